@@ -17,7 +17,7 @@ from pathlib import Path
 from quicbed.builds import making
 from quicbed.config.model import Project
 from quicbed.measure.comparing import Asked, compare
-from quicbed.measure.together import ARMS
+from quicbed.measure.concurrent_pair import ARMS
 from quicbed.plan.built import BUILD_FILE, Build
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run

@@ -33,7 +33,7 @@ from quicbed.builds.recipes import external
 from quicbed.config.model import ConfigError, Experiment, ExternalFile, Project, StatedSupports, parse_model
 from quicbed.contract import events
 from quicbed.measure import certificates, examine, session
-from quicbed.measure import pair as pair_module
+from quicbed.measure import endpoint_pair as pair_module
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.sent_bytes import SentBytes
 from quicbed.plan import spec

@@ -17,7 +17,7 @@ import pytest
 from clone import ROOT
 from quicbed.analysis import comparison, paired_runs
 from quicbed.config.model import Project
-from quicbed.measure import certificates, pairing, session
+from quicbed.measure import certificates, session, stored_pairs
 from quicbed.store import runs
 from quicbed.testbed.base import Role
 from quicbed.testbed.local import LocalTestbed, namespace_name
@@ -59,8 +59,8 @@ def test_an_experiment_is_measured_killed_and_goes_on(overrides: dict[str, objec
     session.measure(project, NAME, tmp_path / "marker.json")
     assert {file: file.read_bytes() for file in finished} == finished, "nothing is measured again"
     assert not list(project.raw.glob(f"local/{NAME}/*/b*/.*"))
-    pairs = [pairing.read(file.parents[1]) for file in project.raw.glob(f"local/{NAME}/*/b*/*/a/run.json")]
-    counting = [pair for pair in pairs if pairing.ok(pair)]
+    pairs = [stored_pairs.read(file.parents[1]) for file in project.raw.glob(f"local/{NAME}/*/b*/*/a/run.json")]
+    counting = [pair for pair in pairs if stored_pairs.ok(pair)]
     assert len(counting) == 8, "two blocks of three contrasts and the A/A arm"
     for pair in counting:
         a, b = pair["a"], pair["b"]

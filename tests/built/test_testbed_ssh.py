@@ -33,7 +33,7 @@ from quicbed.builds import kit, making
 from quicbed.config.model import LINK_SYSCTLS, ConfigError, Link, Load, Project, SshHost, parse_model
 from quicbed.config.model import Testbed as Settings
 from quicbed.contract.events import CONTRACT
-from quicbed.measure import agenda, certificates, pair, profile, session
+from quicbed.measure import certificates, endpoint_pair, profile, session, workflow_estimate
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.doctor import doctor
 from quicbed.measure.generator import Iperf3
@@ -1418,7 +1418,7 @@ def test_an_experiment_is_measured_over_ssh(
     certificates = project.build / "certificates"
     shutil.copytree(certificates / "local", certificates / "pair")
     project = Project(project.root, {"testbed": "pair", "gate": {"retries": 3}})
-    monkeypatch.setattr(pair, "READY_TIMEOUT", 10.0)
+    monkeypatch.setattr(endpoint_pair, "READY_TIMEOUT", 10.0)
     # the fake endpoints send nothing, which is noticed
     monkeypatch.setattr(SentBytes, "contradiction", lambda *_: None)
     executed = 0
@@ -1441,7 +1441,7 @@ def test_an_experiment_is_measured_over_ssh(
     assert ["the connection was lost" in one["reason"] for one in lost] == [True]
     assert all(one["metrics"]["bytes"] == 1000 for one in good)
     capsys.readouterr()
-    monkeypatch.setattr(agenda, "disk_mb", lambda *_: 0.0)
+    monkeypatch.setattr(workflow_estimate, "disk_mb", lambda *_: 0.0)
     assert doctor(project) == 0
     shown = capsys.readouterr().out
     assert "client (10.114.0.1)" in shown

@@ -15,7 +15,7 @@ import pytest
 from clone import EXTERNAL, ROOT
 from quicbed.config.model import ConfigError, Project
 from quicbed.measure import certificates
-from quicbed.measure.trying import Outcome, try_folder
+from quicbed.measure.try_folder import Outcome, try_folder
 
 pytestmark = pytest.mark.root
 

@@ -16,7 +16,7 @@ from quicbed.builds import sources
 from quicbed.config import algorithms
 from quicbed.config.model import External, ExternalFile, ExternalLibrary, Library, Project, external_library
 from quicbed.measure import campaign as campaign_module
-from quicbed.measure import certificates, outlook, pair, session
+from quicbed.measure import certificates, endpoint_pair, session, time_left
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.driver import Driver
 from quicbed.plan.built import Build
@@ -86,10 +86,10 @@ def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(campaign_module.making, "read_build", read_build)
     monkeypatch.setattr(sources, "fetched", lambda _: False)
-    monkeypatch.setattr(outlook, "LOOK_S", 0.0)
-    monkeypatch.setattr(pair, "READY_TIMEOUT", 1.0)
-    monkeypatch.setattr(pair, "STOP_TIMEOUT", 0.5)
-    monkeypatch.setattr(pair, "HANG_MARGIN", 0.5)
+    monkeypatch.setattr(time_left, "LOOK_S", 0.0)
+    monkeypatch.setattr(endpoint_pair, "READY_TIMEOUT", 1.0)
+    monkeypatch.setattr(endpoint_pair, "STOP_TIMEOUT", 0.5)
+    monkeypatch.setattr(endpoint_pair, "HANG_MARGIN", 0.5)
 
 
 class Proven:

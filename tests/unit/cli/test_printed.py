@@ -12,7 +12,7 @@ import wording
 from clone import ROOT
 from quicbed.cli import commands
 from quicbed.config.model import Project
-from quicbed.measure import agenda, doctor
+from quicbed.measure import doctor, workflow_estimate
 from quicbed.testbed import Feature
 
 
@@ -46,7 +46,7 @@ def test_a_command_prints_this(
 def test_the_doctor_says_this_of_every_experiment(
     lacking: list[str], monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    monkeypatch.setattr(agenda, "disk_mb", lambda *_: 0.0)
+    monkeypatch.setattr(workflow_estimate, "disk_mb", lambda *_: 0.0)
     project = Project(ROOT).without_folders()
     found = {name: Feature(False, f"there is no {name}") for name in lacking}
     processor = {"aes", "avx2", "bmi1", "pclmulqdq"}

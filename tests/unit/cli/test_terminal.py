@@ -11,7 +11,7 @@ import pytest
 
 from quicbed.cli import commands, completion
 from quicbed.config.model import Project
-from quicbed.measure import agenda, trying
+from quicbed.measure import try_folder, workflow_estimate
 
 HEADS = ("run", "status")
 ROWS = [("a", "ok"), ("a name [that] is long", "failed")]
@@ -66,7 +66,7 @@ def test_settings_are_read_as_make_all_reads_config(monkeypatch: pytest.MonkeyPa
     from snakemake.cli import parse_config
 
     seen = {}
-    monkeypatch.setattr(agenda, "describe", lambda project: str(seen.update(project.config)))
+    monkeypatch.setattr(workflow_estimate, "describe", lambda project: str(seen.update(project.config)))
     words = ["scale=paper", "experiments=[aead-goodput,mtu]", "seed=7", "gate={retries: 2}"]
     assert commands.main([words[0], "plan", *words[1:]]) == 0
     assert parse_config(words)["gate"] == {"retries": "2"}
@@ -93,11 +93,11 @@ def test_a_setting_that_is_wrong_is_one_line(words: list[str], says: str, capsys
 def test_the_value_of_an_option_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def try_folder(project: Project, _: Path, parameters: dict[str, str]) -> list[trying.Outcome]:
+    def try_folder(project: Project, _: Path, parameters: dict[str, str]) -> list[try_folder.Outcome]:
         seen.append((parameters, project.config.seed))
         return []
 
-    monkeypatch.setattr(trying, "try_folder", try_folder)
+    monkeypatch.setattr(try_folder, "try_folder", try_folder)
     assert commands.main(["try", "folder", "--parameter", "CONGESTION=cubic", "seed=7"]) == 0
     assert seen == [({"CONGESTION": "cubic"}, 7)]
 

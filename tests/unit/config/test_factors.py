@@ -21,7 +21,7 @@ from fakeproject import behave, run, runs
 from faketestbed import FakeHost, FakeTestbed
 from quicbed.builds import components
 from quicbed.config.model import ConfigError, Library, Link, Project, Variant
-from quicbed.measure import agenda, captures, certificates, floor
+from quicbed.measure import captures, certificates, floor, workflow_estimate
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.examine import Examiner
 from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
@@ -129,8 +129,8 @@ def test_the_plan_tells_the_disk_that_captures_take(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: int, disk: str
 ) -> None:
     project = captured(tmp_path, monkeypatch, 2**27, limit)
-    monkeypatch.setattr(agenda, "builds_needed", lambda *_: [])
-    assert f" MB of raw data, of which {disk} are captures" in agenda.describe(project)
+    monkeypatch.setattr(workflow_estimate, "builds_needed", lambda *_: [])
+    assert f" MB of raw data, of which {disk} are captures" in workflow_estimate.describe(project)
 
 
 def test_buffers_change_the_command_lines_and_need_no_proof_of_their_own(

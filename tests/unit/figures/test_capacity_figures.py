@@ -15,7 +15,7 @@ from capacityruns import LOADS, RATE
 from clone import ROOT
 from quicbed.analysis import capacity
 from quicbed.figures import capacity_figures
-from quicbed.figures.goodput import NotMeasured
+from quicbed.figures.output import NotMeasured
 from quicbed.report import notebooks
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store import details, runs

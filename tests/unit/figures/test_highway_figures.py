@@ -23,7 +23,7 @@ from quicbed.analysis.place import Place
 from quicbed.claims import claims_report, highway_claims, papers, published_claims, verdicts
 from quicbed.config.model import Project
 from quicbed.figures import goodput as figures
-from quicbed.figures import highway_figures, sheets
+from quicbed.figures import highway_figures, output, sheets
 from quicbed.importers import processed, reading, samples, tables
 from quicbed.report import pictures
 from quicbed.store import runs
@@ -93,14 +93,14 @@ def values_of(table: pl.DataFrame, key: str = "mean") -> dict[tuple[str, str], A
     return {(library, label): value for library, label, value in table.select("library", "label", key).rows()}
 
 
-def panels(drawn: figures.Drawn) -> list[str]:
+def panels(drawn: output.Drawn) -> list[str]:
     """Titles of the panels that are shown, in their order, without markup."""
     names = [name for name in drawn.figure.layout if name.startswith("xaxis")]
     axes = [drawn.figure.layout[name] for name in sorted(names, key=lambda name: int(name[5:] or 1))]
     return [re.sub("<[^>]*>", "", axis.title.text) for axis in axes if axis.visible is not False]
 
 
-def notes(drawn: figures.Drawn) -> list[str]:
+def notes(drawn: output.Drawn) -> list[str]:
     return [annotation.text for annotation in drawn.figure.layout.annotations]
 
 

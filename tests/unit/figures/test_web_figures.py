@@ -10,7 +10,7 @@ import pytest
 
 import fakeruns
 from quicbed.analysis import web
-from quicbed.figures import goodput, layout, web_figures
+from quicbed.figures import layout, output, web_figures
 from quicbed.store import runs
 
 BASE = {"rtt_ms": 50.0, "rate_mbit": 50.0, "loss_percent": 0.0, "page": "median-2025", "group": "x25519"}
@@ -160,7 +160,7 @@ def test_chains_are_compared_with_the_server_s_certificate_alone(campaign: pl.Da
 def test_first_and_second_visits_stand_beside_each_other(campaign: pl.DataFrame) -> None:
     table = web.by_metric(campaign)
     drawn = web_figures.visits(campaign, table)
-    assert isinstance(drawn, goodput.Drawn)
+    assert isinstance(drawn, output.Drawn)
     assert drawn.name == "web-visits"
     assert list(drawn.figure.layout.xaxis.ticktext) == [
         *("first visit", "first visit<br>ML-DSA", "first visit<br>hybrid"),
@@ -236,7 +236,7 @@ def reuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pl.DataFrame:
 
 def test_a_kept_connection_stands_beside_other_visits_and_has_no_connection_time(reuse: pl.DataFrame) -> None:
     drawn = web_figures.visits(reuse, web.by_metric(reuse))
-    assert isinstance(drawn, goodput.Drawn)
+    assert isinstance(drawn, output.Drawn)
     assert (drawn.name, drawn.table_name) == ("connection-reuse-visits", web.REUSE)
     assert list(drawn.figure.layout.xaxis.ticktext) == [
         *("first visit", "first visit<br>far", "first visit<br>both"),

@@ -17,8 +17,8 @@ from faketestbed import FakeHost, FakeProcess, FakeTestbed, Sending
 from quicbed.base.statistics import Interval
 from quicbed.cli import commands, show
 from quicbed.config.model import ConfigError, Project
-from quicbed.measure import comparing, prove, together
-from quicbed.measure import pair as pair_module
+from quicbed.measure import comparing, concurrent_pair, prove
+from quicbed.measure import endpoint_pair as pair_module
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.comparing import Asked, Compared, UnsupportedError, compare
 from quicbed.store import runs
@@ -37,7 +37,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     fakeproject.prove(monkeypatch)
     monkeypatch.setattr(FakeProcess, "sample_cpu", lambda self: cpu_seconds(self.pid))
     # on a busy machine a program may take much longer than the one beside it
-    monkeypatch.setattr(together, "LEAST_OVERLAP", 0.0)
+    monkeypatch.setattr(concurrent_pair, "LEAST_OVERLAP", 0.0)
     # nothing of it is waited for but in vain
     monkeypatch.setattr(pair_module, "READY_TIMEOUT", 20.0)
     monkeypatch.setattr(prove.Prover, "prove", lambda *_: prove.Verdict("0123abcd", "ok", None, transferred=True))
@@ -175,7 +175,7 @@ def test_a_server_that_sends_less_than_its_client_tells(project: Project, monkey
 def test_pairs_of_which_one_arm_is_alone_for_long_count_for_the_sizes_only(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(together, "LEAST_OVERLAP", 0.45)
+    monkeypatch.setattr(concurrent_pair, "LEAST_OVERLAP", 0.45)
     behave(project, "quinn", "noop", client=["trailing", "lasting"])
     found = made(project, asked(bytes=1 << 24))
     assert (found.pairs, found.failed) == (2, 1)

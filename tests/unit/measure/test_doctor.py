@@ -6,7 +6,7 @@ import pytest
 
 from clone import ROOT
 from quicbed.config.model import Project
-from quicbed.measure import agenda, doctor
+from quicbed.measure import doctor, workflow_estimate
 from quicbed.testbed import Feature
 
 NO = Feature(False, "kernel has no netem")
@@ -74,7 +74,7 @@ def test_handshakes_need_tshark_and_downloads_do_not(project: Project) -> None:
 
 
 def test_a_disk_that_is_too_small_is_told_with_both_sizes(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agenda, "disk_mb", lambda *_: 1e12)
+    monkeypatch.setattr(workflow_estimate, "disk_mb", lambda *_: 1e12)
     verdict, (reason,) = doctor.judged(project, "mtu", {})
     assert verdict == "no"
     assert reason.startswith("its builds and runs need 1000000000.0 GB of disk, ")

@@ -23,7 +23,7 @@ from quicbed.builds import components
 from quicbed.cli.commands import main
 from quicbed.config.model import Gate, Project
 from quicbed.contract import events
-from quicbed.measure import agenda, certificates, doctor, session
+from quicbed.measure import certificates, doctor, session, workflow_estimate
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.usage import gate
 from quicbed.plan import cells, spec
@@ -708,12 +708,12 @@ def test_stored_runs_of_format_1_have_their_times_under_today_s_names(tmp_path: 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is to be built, so that an estimate is one of measuring."""
-    monkeypatch.setattr(agenda, "builds_needed", lambda *_: [])
+    monkeypatch.setattr(workflow_estimate, "builds_needed", lambda *_: [])
 
 
 @pytest.mark.usefixtures("built")
 def test_the_plan_tells_handshakes_time_and_disk(project: Project) -> None:
-    text = agenda.describe(with_primitives(project))
+    text = workflow_estimate.describe(with_primitives(project))
     assert "measure test: 6 cells, 2 blocks of 3 or 2 handshakes, about " in text
     assert "at most 32 handshakes, " in text
 
@@ -722,7 +722,7 @@ def test_the_plan_tells_handshakes_time_and_disk(project: Project) -> None:
 def test_delay_and_slow_signatures_take_longer(project: Project) -> None:
     def minutes(*changes: tuple[str, str]) -> float:
         made = rewrite(project, ("connections: 3, slow_connections: 2", "connections: 1000"), *changes)
-        number, unit = agenda.describe(made).partition("handshakes, about ")[2].split(" ")[:2]
+        number, unit = workflow_estimate.describe(made).partition("handshakes, about ")[2].split(" ")[:2]
         assert unit == "min"
         return float(number)
 

@@ -15,7 +15,7 @@ from fakeproject import EXPERIMENT, HEAD, INTERPRETER, behave, once, run, runs
 from faketestbed import FakeTestbed
 from quicbed.config.model import Project
 from quicbed.contract import events
-from quicbed.measure import judge, said
+from quicbed.measure import event_logs, judge
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.testbed import Exit, TestbedError
 
@@ -194,10 +194,10 @@ def test_no_time_is_shorter_than_the_way_to_the_server_and_back() -> None:
     assert judge._too_quick(connection_with(**told), 50) is None
     assert judge._too_quick(connection_with(**told), 0) is None
     early = told | {"t_handshake_complete": 1, "t_handshake_confirmed": 1, "t_request_sent": 1}
-    said = judge._too_quick(connection_with(**early), 50)
-    assert said is not None
-    assert "the end of its handshake 1.000 ms after its first packet" in said
-    assert "round-trip time of 50 ms" in said
+    problem = judge._too_quick(connection_with(**early), 50)
+    assert problem is not None
+    assert "the end of its handshake 1.000 ms after its first packet" in problem
+    assert "round-trip time of 50 ms" in problem
 
 
 def test_no_connection_takes_more_of_the_processor_than_its_program() -> None:
@@ -295,9 +295,9 @@ def look_at(tmp_path: Path, chosen: random.Random) -> None:
             json.dumps(log.start.options, allow_nan=False).encode()
         assert problem.isprintable()
         for text in (
-            said.complaint(file),
-            said.unsupported_event(file) or "",
-            said.exit_text("client", Exit(1, 0, 0, 0), tmp_path),
+            event_logs.complaint(file),
+            event_logs.unsupported_event(file) or "",
+            event_logs.exit_text("client", Exit(1, 0, 0, 0), tmp_path),
         ):
             assert text == "" or text.isprintable()
             text.encode()

@@ -20,9 +20,9 @@ from quicbed.measure import browser, certificates, judge
 from quicbed.measure import campaign as measured
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.driver import Driver
+from quicbed.measure.event_logs import Logs
 from quicbed.measure.examine import Examiner
 from quicbed.measure.program import Program
-from quicbed.measure.said import Logs
 from quicbed.plan import browser as plan_browser
 from quicbed.plan import cells, spec
 from quicbed.plan.cells import campaign_of

@@ -21,7 +21,7 @@ from faketestbed import FakeProcess, FakeTestbed, Sending
 from killed import processes
 from quicbed.analysis import comparison
 from quicbed.config.model import ConfigError, Project
-from quicbed.measure import pair, pairing, together
+from quicbed.measure import concurrent_pair, endpoint_pair, stored_pairs
 from quicbed.measure.attempt import MeasureError
 from quicbed.plan import estimate
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
@@ -56,9 +56,9 @@ def prepared(directory: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) 
     fakeproject.prove(monkeypatch)
     made = fakeproject.make(directory, experiment, monkeypatch)
     monkeypatch.setattr(FakeProcess, "sample_cpu", lambda self: cpu_seconds(self.pid))
-    monkeypatch.setattr(pair, "READY_TIMEOUT", 20.0)
+    monkeypatch.setattr(endpoint_pair, "READY_TIMEOUT", 20.0)
     # on a busy machine a program may take much longer than the one beside it
-    monkeypatch.setattr(together, "LEAST_OVERLAP", 0.0)
+    monkeypatch.setattr(concurrent_pair, "LEAST_OVERLAP", 0.0)
     for flavour in ("stock", "noop"):
         behave(made, "quinn", flavour, client=["lasting"])
     return made
@@ -67,7 +67,7 @@ def prepared(directory: Path, experiment: str, monkeypatch: pytest.MonkeyPatch) 
 def pairs(project: Project) -> list[dict[str, Run]]:
     """Both runs of every pair that is stored, in the order of blocks."""
     directories = sorted(file.parent.parent for file in project.raw.glob("local/test/*/b*/[!.]*/a/run.json"))
-    return [dict(pairing.read(directory)) for directory in directories]
+    return [dict(stored_pairs.read(directory)) for directory in directories]
 
 
 def planned(project: Project) -> list[Cell]:
@@ -194,7 +194,7 @@ def test_pairs_are_measured_stored_and_read(project: Project) -> None:
     assert compared["NOOP"]["ratio_n"] == compared["AES-128-GCM"]["ratio_n"] == 2
     assert compared["NOOP"]["aa_low"] == compared["AES-128-GCM"]["ratio_low"] is not None
     by_hand = [
-        (one["b"].cell.label, pairing.per_byte(one["a"]) / pairing.per_byte(one["b"]))
+        (one["b"].cell.label, stored_pairs.per_byte(one["a"]) / stored_pairs.per_byte(one["b"]))
         for one in found
         if one["b"].cell.label == "NOOP"
     ]
@@ -218,7 +218,7 @@ def test_nothing_counts_of_a_pair_of_which_one_arm_fails(
     project: Project, behaviour: dict[str, list[str]], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if reason.startswith("one arm"):
-        monkeypatch.setattr(together, "LEAST_OVERLAP", 0.45)
+        monkeypatch.setattr(concurrent_pair, "LEAST_OVERLAP", 0.45)
     file = project.root / "config" / "experiments" / "test.yaml"
     file.write_text(EXPERIMENT.replace("timeout_s: 5", "timeout_s: 2"), encoding="utf-8")
     project = Project(project.root)
@@ -278,7 +278,7 @@ def test_it_ends_when_the_interval_is_narrow_enough(project: Project, monkeypatc
     file = project.root / "config" / "experiments" / "test.yaml"
     file.write_text(EXPERIMENT.replace("blocks: 2", "blocks: 5, min_blocks: 2"), encoding="utf-8")
     used = iter([1.0] * 1000)
-    monkeypatch.setattr(pairing, "per_byte", lambda *_: next(used))
+    monkeypatch.setattr(stored_pairs, "per_byte", lambda *_: next(used))
     run(Project(project.root), Sending())
     assert len(orders(project)) == 2
 

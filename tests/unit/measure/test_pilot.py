@@ -16,7 +16,7 @@ from quicbed.analysis import comparison
 from quicbed.builds import making
 from quicbed.config.model import Project, Scale
 from quicbed.figures import layout
-from quicbed.measure import outlook, program
+from quicbed.measure import program, time_left
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
@@ -179,7 +179,7 @@ def test_a_client_that_reports_times_has_no_start_in_them(tmp_path: Path, monkey
 def test_plans_count_downloads_as_large_as_a_start_will_make_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook, "busy", lambda: outlook.Busy(0.0, 1.0))
+    monkeypatch.setattr(time_left, "busy", lambda: time_left.Busy(0.0, 1.0))
     project = alone(tmp_path, monkeypatch)
     cells = [cell for cell in cells_of(project, "test", "", {}) if cell.unsupported is None]
     sized = {(cell.client.library, cell.arm): cell.bytes for cell in estimate.as_sized(project, "test", cells)}
@@ -213,7 +213,7 @@ def session_campaign(project: Project) -> Campaign:
 
 def campaign_outlook(project: Project) -> float:
     """Seconds that measuring is expected to take."""
-    return outlook.Outlook(session_campaign(project), whole=False).look().experiment.expected
+    return time_left.Outlook(session_campaign(project), whole=False).look().experiment.expected
 
 
 @pytest.mark.parametrize(("timeout_s", "seconds"), [(60, 5 * START_ROOM * ROOM), (10, 2.0)])

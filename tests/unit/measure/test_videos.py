@@ -19,9 +19,9 @@ from quicbed.config.videos import RateTrace, Step
 from quicbed.contract import events, videofiles
 from quicbed.measure import browser, certificates, judge, player, rates
 from quicbed.measure.attempt import Attempt
+from quicbed.measure.event_logs import Logs
 from quicbed.measure.link import PreparedLink, link_settings
 from quicbed.measure.program import Program
-from quicbed.measure.said import Logs
 from quicbed.plan import browser as plan_browser
 from quicbed.plan import cells, estimate, spec
 

@@ -430,7 +430,7 @@ def _plan(arguments: argparse.Namespace) -> None:
     from quicbed.claims import causes
     from quicbed.claims import papers as claims
     from quicbed.cli import terminal
-    from quicbed.measure import agenda, profile
+    from quicbed.measure import profile, workflow_estimate
 
     project = project_of(arguments)
     if arguments.experiment:
@@ -439,7 +439,7 @@ def _plan(arguments: argparse.Namespace) -> None:
     # what is read when all has been measured is checked before
     causes.read(project, claims.stated(project))
     profile.check(project.root)
-    terminal.show(agenda.describe(project))
+    terminal.show(workflow_estimate.describe(project))
 
 
 def _list(arguments: argparse.Namespace) -> None:
@@ -500,9 +500,9 @@ def _build(arguments: argparse.Namespace) -> None:
             "the processor that the workflow was started on; build there, or give `march` a level"
         )
     if STARTED in os.environ and not making.is_made(project, arguments.library, arguments.flavour):
-        from quicbed.measure import outlook
+        from quicbed.measure import time_left
 
-        print(f"quicbed: {outlook.building(project, arguments.library, arguments.flavour)}", file=sys.stderr)
+        print(f"quicbed: {time_left.building(project, arguments.library, arguments.flavour)}", file=sys.stderr)
     try:
         made = making.build(project, arguments.library, arguments.flavour, jobs=arguments.jobs, log=log)
     except kit.UnusableError as error:
@@ -558,13 +558,13 @@ def _component(arguments: argparse.Namespace) -> None:
 
 
 def _try(arguments: argparse.Namespace) -> int:
-    from quicbed.measure import trying
+    from quicbed.measure import try_folder
 
     parameters = dict(one.partition("=")[::2] for one in arguments.parameter)
     if wrong := [one for one in arguments.parameter if "=" not in one]:
         raise ConfigError(f"--parameter {wrong[0]}: write it as NAME=VALUE")
     good = True
-    for outcome in trying.try_folder(project_of(arguments), arguments.folder, parameters):
+    for outcome in try_folder.try_folder(project_of(arguments), arguments.folder, parameters):
         print(f"{'ok' if outcome.ok else 'WRONG':5}  {outcome.step}: {outcome.told}", flush=True)
         good = good and outcome.ok
     return 0 if good else 1

@@ -10,7 +10,7 @@ from quicbed.base.untrusted import shown
 from quicbed.builds import making
 from quicbed.claims import papers
 from quicbed.config.model import ConfigError, Project, Variant
-from quicbed.measure import pairing
+from quicbed.measure import stored_pairs
 from quicbed.store import runs
 from quicbed.store.record import Run
 
@@ -84,7 +84,7 @@ def _result(run: Run) -> str:
     if run.status != "ok":
         return shown(run.reason or "", _STATEMENT)
     if run.together is not None:
-        return f"{pairing.per_byte(run) * 2**30:.2f} s of processors per GiB, in a pair"
+        return f"{stored_pairs.per_byte(run) * 2**30:.2f} s of processors per GiB, in a pair"
     if run.metrics.goodput_mbps is not None:
         return f"{run.metrics.goodput_mbps:.0f} Mbit/s"
     return "" if run.metrics.ttfb_ms is None else f"TTFB {run.metrics.ttfb_ms:.2f} ms"

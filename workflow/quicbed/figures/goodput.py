@@ -24,8 +24,7 @@ from quicbed.analysis import comparison, published
 from quicbed.config.model import Project
 from quicbed.figures import layout
 from quicbed.figures.layout import INK
-from quicbed.figures.output import Drawn as Drawn
-from quicbed.figures.output import NotMeasured as NotMeasured
+from quicbed.figures.output import Drawn
 from quicbed.store import runs
 
 READS = ("config/libraries/*.yaml",)

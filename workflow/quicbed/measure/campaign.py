@@ -27,7 +27,7 @@ from quicbed.base.models import RecordError
 from quicbed.base.revision import revision
 from quicbed.base.statistics import Interval, paired_ratio
 from quicbed.builds import making
-from quicbed.measure import floor, pairing
+from quicbed.measure import floor, stored_pairs
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.driver import Driver
 from quicbed.measure.pilot import START_PILOT_BYTES, STARTS, Pilot, read_pilot, write_pilot
@@ -611,7 +611,7 @@ def _summary(run: Run) -> str:
         return f"{run.status}: {run.reason}"
     metrics = run.metrics
     if run.together is not None:
-        text = f"{pairing.per_byte(run) * 2**30:.2f} s of processors per GiB"
+        text = f"{stored_pairs.per_byte(run) * 2**30:.2f} s of processors per GiB"
     elif metrics.bit_rate_mbps is not None:
         text = f"video {metrics.bit_rate_mbps:.2f} Mbit/s, {metrics.stalls or 0} stalls"
     elif metrics.page_load_ms is not None:

@@ -1,7 +1,7 @@
 """A campaign whose runs are measured in pairs at the same time, where an experiment is `paired`.
 
 Every cell that is compared is measured at the same time as the baseline that stands before it in a block (arm
-`beside`), and both runs are in one directory (`quicbed.measure.pairing`).
+`beside`), and both runs are in one directory (`quicbed.measure.stored_pairs`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from quicbed.measure import pairing
+from quicbed.measure import stored_pairs
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign import Campaign
+from quicbed.measure.concurrent_pair import Arm
 from quicbed.measure.driver import Driver
 from quicbed.measure.storing import need_room
-from quicbed.measure.together import Arm
 from quicbed.plan.cells import Cell
 from quicbed.store.record import Run
 
@@ -43,7 +43,7 @@ class CampaignOfPairs(Campaign):
 
     def read_block(self, directory: Path) -> Iterable[Run]:
         """The runs of all pairs of a block."""
-        return (run for pair in directory.glob("[!.]*/") for run in pairing.read(pair).values())
+        return (run for pair in directory.glob("[!.]*/") for run in stored_pairs.read(pair).values())
 
     def settles(self, run: Run) -> bool:  # noqa: ARG002 (it counts whatever it is)
         """A pair counts whatever disturbed it: both runs had it alike."""
@@ -70,7 +70,7 @@ class CampaignOfPairs(Campaign):
 
     def value_of(self, run: Run) -> float | None:
         """Processor time of both ends by byte (s)."""
-        return pairing.per_byte(run)
+        return stored_pairs.per_byte(run)
 
     def measure_once(self, cell: Cell, block: int, order: int, number: int) -> Run:
         """One stored pair; returns the run of the cell that is compared."""
@@ -82,12 +82,12 @@ class CampaignOfPairs(Campaign):
         specs = {arm: self.spec(one) for arm, one in cells.items()}
         self.driver.link.prepare(specs["a"])
         place = {"experiment": self.name, "campaign": self.id, "block": block, "attempt": number}
-        pair = pairing.measure_pair(
+        pair = stored_pairs.measure_pair(
             self.driver,
             specs,
             self._target(cell, block, number),
             before=self._before(cell, beside),
-            first=pairing.first(self.driver.project.config.seed, f"{self.id}/{cell.id}", block),
+            first=stored_pairs.first(self.driver.project.config.seed, f"{self.id}/{cell.id}", block),
             pins=self._pins,
             proofs={arm: self.proofs[one.id] for arm, one in cells.items()},
             places={"a": {**place, "order": order - 1}, "b": {**place, "order": order}},
@@ -97,9 +97,9 @@ class CampaignOfPairs(Campaign):
             self.runs(block).setdefault(run.cell.id, []).append(run)
         return pair["b"]
 
-    def _before(self, cell: Cell, beside: Cell) -> list[pairing.Runs]:
+    def _before(self, cell: Cell, beside: Cell) -> list[stored_pairs.Runs]:
         """The pairs of a cell so far, in their order."""
-        found: list[pairing.Runs] = []
+        found: list[stored_pairs.Runs] = []
         for block in sorted(self.blocks()):
             runs = self.runs(block)
             both = zip(runs.get(beside.id, []), runs.get(cell.id, []), strict=True)

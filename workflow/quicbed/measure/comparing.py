@@ -1,6 +1,6 @@
 """Two cells or builds compared by pairs of runs at the same time, until the interval of their ratio is narrow enough.
 
-A pair is measured and kept as those of experiments are (`quicbed.measure.pairing`).
+A pair is measured and kept as those of experiments are (`quicbed.measure.stored_pairs`).
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from quicbed.base.statistics import Interval, blocks_for, paired_ratio
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError, UnusableError
 from quicbed.config.model import ConfigError, Experiment, Pair, Project, Variant, parse_model
-from quicbed.measure import certificates, pairing
+from quicbed.measure import certificates, stored_pairs
 from quicbed.measure.attempt import MeasureError
+from quicbed.measure.concurrent_pair import ARMS, Arm
 from quicbed.measure.driver import Driver
 from quicbed.measure.link import link_settings
 from quicbed.measure.progress import now, say
 from quicbed.measure.session import check_tools, terminating, testbed_of
 from quicbed.measure.storing import need_room
-from quicbed.measure.together import ARMS, Arm
 from quicbed.plan.cells import Cell, builds_needed, cells_of, paired_reason, slug_of
 from quicbed.plan.spec import RunSpec, proof_spec, run_spec
 from quicbed.store.campaign import Session
@@ -47,7 +47,7 @@ FAILURES = 3
 """So many pairs that fail one after the other end a comparison."""
 _PAIR = "p[0-9][0-9][0-9][0-9]"
 PARTS: Mapping[str, Sequence[str]] = {
-    "both ends": pairing.BOTH,
+    "both ends": stored_pairs.BOTH,
     "client": ("client_cpu_s",),
     "server": ("server_cpu_s",),
 }
@@ -226,11 +226,11 @@ class Comparison:
             for arm, run in pair.items():
                 if run.status == "unsupported":
                     raise UnsupportedError(f"{self._cells[arm].label}: {run.reason}")
-            failures = 0 if pairing.finished(pair) else failures + 1
+            failures = 0 if stored_pairs.finished(pair) else failures + 1
             if failures == FAILURES:
                 many = f"{FAILURES} pairs failed one after the other, the last because of"
-                raise MeasureError(f"{many} {pairing.reason(pair)}; see {self.directory}")
-            told = _progress(self._compared(earlier)) if pairing.ok(pair) else pairing.reason(pair)
+                raise MeasureError(f"{many} {stored_pairs.reason(pair)}; see {self.directory}")
+            told = _progress(self._compared(earlier)) if stored_pairs.ok(pair) else stored_pairs.reason(pair)
             say(f"{NAME}: pair {number}: {told}")
 
     # ---- before ----------------------------------------------------------------------------------------------------
@@ -270,7 +270,7 @@ class Comparison:
 
     def _read(self) -> None:
         for directory in sorted(self.directory.glob(_PAIR)):
-            self._pairs[int(directory.name[1:])] = pairing.read(directory)
+            self._pairs[int(directory.name[1:])] = stored_pairs.read(directory)
 
     # ---- pairs -----------------------------------------------------------------------------------------------------
 
@@ -279,9 +279,9 @@ class Comparison:
         driver = self._driver
         driver.link.await_link()
         driver.link.prepare(self._specs["a"])
-        first = pairing.first(driver.project.config.seed, self.id, number)
+        first = stored_pairs.first(driver.project.config.seed, self.id, number)
         place = {"experiment": NAME, "campaign": self.id, "block": number, "attempt": 0}
-        self._pairs[number] = pairing.measure_pair(
+        self._pairs[number] = stored_pairs.measure_pair(
             driver,
             self._specs,
             self.directory / f"p{number:04d}",
@@ -296,14 +296,14 @@ class Comparison:
 
     def _counting(self) -> dict[int, Mapping[Arm, Run]]:
         """Pairs that count, by number."""
-        return {number: pair for number, pair in self._pairs.items() if pairing.ok(pair)}
+        return {number: pair for number, pair in self._pairs.items() if stored_pairs.ok(pair)}
 
     def _compared(self, earlier: int) -> Compared:
         counting = self._counting()
         intervals = {
             name: paired_ratio(
-                [(number, pairing.per_byte(pair["b"], parts)) for number, pair in counting.items()],
-                [(number, pairing.per_byte(pair["a"], parts)) for number, pair in counting.items()],
+                [(number, stored_pairs.per_byte(pair["b"], parts)) for number, pair in counting.items()],
+                [(number, stored_pairs.per_byte(pair["a"], parts)) for number, pair in counting.items()],
             )
             for name, parts in PARTS.items()
         }

@@ -12,7 +12,7 @@ from pathlib import Path
 from quicbed.builds import build_store
 from quicbed.builds.kit import BuildError
 from quicbed.config.model import Project
-from quicbed.measure import agenda, browser, generator, player
+from quicbed.measure import browser, generator, player, workflow_estimate
 from quicbed.measure.session import testbed_of
 from quicbed.plan.cells import Cell, cells_of, load_of
 from quicbed.plan.host import host_of
@@ -73,7 +73,7 @@ def judged(
         blocking.append(lack)
     if experiment.paired and isinstance(pins := testbed_of(project).pins(), str):
         blocking.append(pins)
-    free_mb, needed_mb = shutil.disk_usage(project.root).free / 1e6, agenda.disk_mb(project, [name])
+    free_mb, needed_mb = shutil.disk_usage(project.root).free / 1e6, workflow_estimate.disk_mb(project, [name])
     if free_mb < needed_mb:
         blocking.append(f"its builds and runs need {needed_mb / 1000:.1f} GB of disk, {free_mb / 1000:.1f} GB are free")
     if blocking:

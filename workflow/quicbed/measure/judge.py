@@ -12,7 +12,7 @@ from quicbed.config.model import Project, Side
 from quicbed.contract import events
 from quicbed.measure import playback
 from quicbed.measure.attempt import Attempt
-from quicbed.measure.said import Logs, failures
+from quicbed.measure.event_logs import Logs, failures
 from quicbed.plan.cells import Cell, alpn_of, congestion_control_of, pacing_of
 from quicbed.plan.spec import RunSpec
 

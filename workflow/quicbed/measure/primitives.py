@@ -8,10 +8,10 @@ from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import certificates
 from quicbed.measure.attempt import Attempt
-from quicbed.measure.pair import collect, kill
+from quicbed.measure.endpoint_pair import collect, kill
+from quicbed.measure.event_logs import exit_text
 from quicbed.measure.program import confined
 from quicbed.measure.progress import now
-from quicbed.measure.said import exit_text
 from quicbed.measure.usage import Usage, gate, processor_s
 from quicbed.plan.spec import RunSpec
 from quicbed.testbed import Exit, Testbed

@@ -9,8 +9,8 @@ from quicbed.builds import components
 from quicbed.config.model import Project
 from quicbed.measure import captures
 from quicbed.measure.attempt import Attempt
+from quicbed.measure.endpoint_pair import Pair
 from quicbed.measure.link import PreparedLink
-from quicbed.measure.pair import Pair
 from quicbed.measure.primitives import time_primitives
 from quicbed.measure.progress import now
 from quicbed.plan.spec import RunSpec

@@ -14,9 +14,9 @@ from quicbed.measure import captures, certificates, display
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign_of_pairs import campaign_for
 from quicbed.measure.driver import Driver
-from quicbed.measure.outlook import Outlook
 from quicbed.measure.progress import say
 from quicbed.measure.storing import need_room
+from quicbed.measure.time_left import Outlook
 from quicbed.plan import march
 from quicbed.plan.cells import builds_needed
 from quicbed.testbed import Testbed, TestbedError, open_testbed

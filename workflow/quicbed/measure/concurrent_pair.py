@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from quicbed.config.model import Project, Side
-from quicbed.measure import judge, pair
+from quicbed.measure import endpoint_pair, judge
 from quicbed.measure.attempt import Attempt
+from quicbed.measure.event_logs import complaint, read_logs
 from quicbed.measure.program import Program
 from quicbed.measure.progress import now
-from quicbed.measure.said import complaint, read_logs
 from quicbed.measure.usage import Usage, gate_foreign, processor_s
 from quicbed.plan.spec import RunSpec
 from quicbed.store.paths import PORT
@@ -119,7 +119,7 @@ class Together:
         samples = self._execute()
         usage.end()
         for arm, one in self._arms.items():
-            pair.collect(one.attempt, one.directory, there[arm], self._testbed.client, self._testbed.server)
+            endpoint_pair.collect(one.attempt, one.directory, there[arm], self._testbed.client, self._testbed.server)
         used: dict[str, float] = {
             role: sum(processor_s(one.exits.get(role)) for one in self._arms.values()) for role in _ROLES
         }
@@ -161,11 +161,11 @@ class Together:
             for one in self._arms.values():
                 if (client := one.processes.get("client")) is not None:
                     if client.poll() is None:
-                        pair.end(client)
+                        endpoint_pair.end(client)
                     else:
                         one.exits["client"] = client.poll()
                 if (server := one.processes.get("server")) is not None:
-                    one.exits["server"] = pair.stop(server, one.attempt, pair.STOP_TIMEOUT)
+                    one.exits["server"] = endpoint_pair.stop(server, one.attempt, endpoint_pair.STOP_TIMEOUT)
 
     def _transfer(self) -> tuple[_Sample, _Sample, _Sample]:
         for arm in self._arms:
@@ -187,7 +187,7 @@ class Together:
                     raise _WentWrongError(
                         arm, f"the {role} cannot be kept to processor {self._pins[role]}: {error.strerror}"
                     ) from None
-        limit = max(one.spec.timeout_s for one in self._arms.values()) + pair.HANG_MARGIN
+        limit = max(one.spec.timeout_s for one in self._arms.values()) + endpoint_pair.HANG_MARGIN
         deadline = time.monotonic() + limit
         begin = self._sample()
         for one in self._arms.values():
@@ -214,7 +214,7 @@ class Together:
     def _await_ready(self, arm: Arm) -> None:
         """Wait until a server accepts connections."""
         one = self._arms[arm]
-        log, server, limit = one.programs["server"].log, one.processes["server"], pair.READY_TIMEOUT
+        log, server, limit = one.programs["server"].log, one.processes["server"], endpoint_pair.READY_TIMEOUT
         try:
             if not self._testbed.server.await_text(log, '"ready"', server, limit):
                 raise _WentWrongError(arm, "the server ended before it was ready")
@@ -224,7 +224,7 @@ class Together:
     def _await_hello(self, arm: Arm) -> None:
         """Wait until the first of a client is at its server, which is held."""
         one = self._arms[arm]
-        deadline = time.monotonic() + pair.READY_TIMEOUT
+        deadline = time.monotonic() + endpoint_pair.READY_TIMEOUT
         while not self._testbed.server.has_unread(one.programs["server"].port):
             for role in _ROLES:
                 if one.processes[role].poll() is not None:
@@ -232,7 +232,8 @@ class Together:
             if time.monotonic() >= deadline:
                 said = complaint(one.programs["client"].log)
                 raise _WentWrongError(
-                    arm, f"the client sent nothing for {pair.READY_TIMEOUT:g} s" + (f": {said}" if said else "")
+                    arm,
+                    f"the client sent nothing for {endpoint_pair.READY_TIMEOUT:g} s" + (f": {said}" if said else ""),
                 )
             time.sleep(self._testbed.POLL_S)
 

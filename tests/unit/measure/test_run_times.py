@@ -12,7 +12,7 @@ import fakeproject
 import fakeruns
 from fakeproject import EXPERIMENT
 from quicbed.config.model import Project
-from quicbed.measure.finished import SHIPPED, Finished, shipped
+from quicbed.measure.run_times import SHIPPED, Finished, shipped
 from quicbed.store.record import Run
 
 ONE, TWO = "aead-goodput", "header-protection"

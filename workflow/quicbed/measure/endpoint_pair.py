@@ -13,10 +13,10 @@ from quicbed.measure import callgrind, judge
 from quicbed.measure import profile as perf
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.cpu_samples import CpuSamples
+from quicbed.measure.event_logs import complaint, read_logs
 from quicbed.measure.link import PreparedLink, link_settings
 from quicbed.measure.program import Program
 from quicbed.measure.progress import now
-from quicbed.measure.said import complaint, read_logs
 from quicbed.measure.sent_bytes import SentBytes
 from quicbed.measure.usage import Usage, gate, processor_s
 from quicbed.plan.spec import RunSpec

@@ -28,8 +28,8 @@ from quicbed.config.model import Project
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.campaign import Campaign, block_told
 from quicbed.measure.campaign_of_pairs import campaign_for
-from quicbed.measure.finished import Finished, shipped
 from quicbed.measure.progress import say
+from quicbed.measure.run_times import Finished, shipped
 from quicbed.measure.storing import read_run
 from quicbed.plan import estimate
 from quicbed.plan.arms import BESIDE, CAPTURED, PRIMITIVES

@@ -1,7 +1,8 @@
 """Pairs of runs at the same time as they are kept: two runs that name each other, in one directory.
 
-Each has a run.json as any other run, with the same model (`quicbed.measure.together` executes them). Both are below one
-directory, which appears when the pair is complete. So what reads runs reads these too, and half a pair cannot be there.
+Each has a run.json as any other run, with the same model (`quicbed.measure.concurrent_pair` executes them). Both are
+below one directory, which appears when the pair is complete. So what reads runs reads these too, and half a pair cannot
+be there.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from quicbed.measure.attempt import MeasureError
+from quicbed.measure.concurrent_pair import ARMS, Arm, Together
 from quicbed.measure.driver import Driver
 from quicbed.measure.storing import drop_empty, read_run, stored
-from quicbed.measure.together import ARMS, Arm, Together
 from quicbed.plan.spec import RunSpec
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run

@@ -20,11 +20,11 @@ from faketestbed import FakeTestbed
 from quicbed.base.environment import STARTED
 from quicbed.base.statistics import Interval
 from quicbed.config.model import Contrast, Project
-from quicbed.measure import campaign, link, outlook, session
+from quicbed.measure import campaign, link, session, time_left
 from quicbed.measure.campaign import Campaign
 from quicbed.measure.driver import Driver
-from quicbed.measure.finished import Finished, shipped
-from quicbed.measure.outlook import Outlook, Works
+from quicbed.measure.run_times import Finished, shipped
+from quicbed.measure.time_left import Outlook, Works
 from quicbed.plan.forecast import FEWEST_PAIRS, Pace, Span
 from quicbed.plan.host import host_of
 from quicbed.store.record import Run
@@ -36,7 +36,7 @@ RANGE = EXPERIMENT.replace("blocks: 3", "blocks: 8, min_blocks: 2") + "contrast:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     lines: list[str] = []
-    for module in (campaign, link, outlook, session):
+    for module in (campaign, link, time_left, session):
         monkeypatch.setattr(module, "say", lambda text, _at=None: lines.append(text))
     return lines
 
@@ -77,29 +77,29 @@ def test_while_the_workflow_runs_everything_counts(
     run(add(project, "later", RANGE))
     begin = next(line for line in said if "begins" in line)
     assert "; everything about " in begin
-    told = json.loads((project.root / "logs" / outlook.RECORD).read_text(encoding="utf-8"))
+    told = json.loads((project.root / "logs" / time_left.RECORD).read_text(encoding="utf-8"))
     assert told["least"] == told["expected"] < told["most"]  # the later one may take 2 blocks or 8
-    line = outlook.compared(project.root / "logs")
+    line = time_left.compared(project.root / "logs")
     assert line is not None
     span = r"\d+ (s|min)(, between .* and .*)?"  # ends that read alike are told once
     assert re.fullmatch(rf"predicted at (\w{{3}} )?\d\d:\d\d: {span}; it took \d+ s \([+-]\d+ %\)", line)
     monkeypatch.setenv(STARTED, "2")
-    assert outlook.compared(project.root / "logs") is None  # it was told by another run of the workflow
+    assert time_left.compared(project.root / "logs") is None  # it was told by another run of the workflow
 
 
 def test_only_the_first_prediction_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(STARTED, "1")
-    assert outlook.compared(tmp_path) is None
-    outlook.record(tmp_path, Span(100, 100, 100))
-    outlook.record(tmp_path, Span(10, 10, 10))
-    told = json.loads((tmp_path / outlook.RECORD).read_text(encoding="utf-8"))
+    assert time_left.compared(tmp_path) is None
+    time_left.record(tmp_path, Span(100, 100, 100))
+    time_left.record(tmp_path, Span(10, 10, 10))
+    told = json.loads((tmp_path / time_left.RECORD).read_text(encoding="utf-8"))
     assert told["expected"] - told["said"] == pytest.approx(100)
     monkeypatch.setenv(STARTED, "2")
-    outlook.record(tmp_path, Span(10, 10, 10))
-    told = json.loads((tmp_path / outlook.RECORD).read_text(encoding="utf-8"))
+    time_left.record(tmp_path, Span(10, 10, 10))
+    told = json.loads((tmp_path / time_left.RECORD).read_text(encoding="utf-8"))
     assert told["expected"] - told["said"] == pytest.approx(10)
-    (tmp_path / outlook.RECORD).write_text("{", encoding="utf-8")
-    assert outlook.compared(tmp_path) is None
+    (tmp_path / time_left.RECORD).write_text("{", encoding="utf-8")
+    assert time_left.compared(tmp_path) is None
 
 
 def watched(project: Project, *, whole: bool = False) -> Outlook:
@@ -110,7 +110,7 @@ def watched(project: Project, *, whole: bool = False) -> Outlook:
 def test_the_prediction_that_is_kept_knows_the_machine(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything was measured on it only the machine of the reference data is known."""
     monkeypatch.setenv(STARTED, "1")
-    kept = project.root / "logs" / outlook.RECORD
+    kept = project.root / "logs" / time_left.RECORD
     watched(project, whole=True).begin()
     assert not kept.exists()
     run(project)
@@ -124,10 +124,10 @@ def test_where_the_noise_ends_an_experiment_it_is_known_first(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(STARTED, "1")
-    monkeypatch.setattr(outlook, "AGAIN_S", 0.0)
+    monkeypatch.setattr(time_left, "AGAIN_S", 0.0)
     kept: list[int] = []
     blocks = project.raw / "local" / "test"
-    monkeypatch.setattr(outlook, "record", lambda *_: kept.append(len(list(blocks.glob("*/b*")))))
+    monkeypatch.setattr(time_left, "record", lambda *_: kept.append(len(list(blocks.glob("*/b*")))))
 
     def intervals(of: Campaign, *_: object) -> dict[tuple[str, str], Interval]:
         one = Interval(1.0, 0.5, 1.5, len(list(blocks.glob("*/b*"))) - 1)  # a block is being measured
@@ -142,7 +142,7 @@ def test_where_the_noise_ends_an_experiment_it_is_known_first(
 
 
 def test_runs_on_disk_tell_and_finished_ones_are_not_left(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlook, "busy", lambda: outlook.Busy(0.0, 1.0))
+    monkeypatch.setattr(time_left, "busy", lambda: time_left.Busy(0.0, 1.0))
     run(project)
     for file in (project.raw / "local").glob("*/*/**/run.json"):
         one = json.loads(file.read_text(encoding="utf-8"))
@@ -159,12 +159,12 @@ def test_runs_on_disk_tell_and_finished_ones_are_not_left(project: Project, monk
 def test_a_damaged_run_or_one_of_another_host_tells_nothing(project: Project) -> None:
     run(project)
     files = sorted((project.raw / "local" / "test").glob("*/b*/*/run.json"))
-    known = list(outlook._past(project.raw / "local", HOST))
+    known = list(time_left._past(project.raw / "local", HOST))
     assert len(known) >= len(files)
     assert {one.testbed.host for one in known} == {HOST}
     files[0].write_text("{", encoding="utf-8")
-    assert len(list(outlook._past(project.raw / "local", HOST))) == len(known) - 1
-    assert list(outlook._past(project.raw / "local", dataclasses.replace(HOST, kernel="6.2"))) == []
+    assert len(list(time_left._past(project.raw / "local", HOST))) == len(known) - 1
+    assert list(time_left._past(project.raw / "local", dataclasses.replace(HOST, kernel="6.2"))) == []
 
 
 def test_a_planned_run_and_a_stored_one_are_the_same_work(project: Project) -> None:
@@ -235,7 +235,7 @@ def test_before_anything_is_measured_the_shipped_runs_tell_how_many_blocks_it_ta
         of.experiment = as_wanted.model_copy(update={"contrast": Contrast(labels=["NOOP"], half_width=half_width)})
 
     wanted(0.9)
-    shipped = outlook.Shipped()
+    shipped = time_left.Shipped()
     assert shipped.blocks(of, by_id, 2) == {}
     for entry in runs(project):
         for block in range(16):
@@ -254,16 +254,18 @@ def test_before_anything_is_measured_the_shipped_runs_tell_how_many_blocks_it_ta
 def test_the_line_of_a_build_says_which_and_how_many_are_left(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outlook.making, "build_id", lambda _, name, build: f"{name}-{build}-0")
+    monkeypatch.setattr(time_left.making, "build_id", lambda _, name, build: f"{name}-{build}-0")
     monkeypatch.setattr(
-        outlook.making, "is_made", lambda made, name, build: (made.build / f"{name}-{build}-0" / "build.json").exists()
+        time_left.making,
+        "is_made",
+        lambda made, name, build: (made.build / f"{name}-{build}-0" / "build.json").exists(),
     )
-    monkeypatch.setattr(outlook.making, "listing", lambda made, name, build: made.build / f"{name}-{build}-0.json")
+    monkeypatch.setattr(time_left.making, "listing", lambda made, name, build: made.build / f"{name}-{build}-0.json")
     needed = [("quiche", "noop"), ("quiche", "stock"), ("quinn", "noop"), ("quinn", "stock")]
-    line = outlook.building(project, *needed[0])
+    line = time_left.building(project, *needed[0])
     assert line.startswith("build 1 of 4: quiche, noop; the builds are done roughly at ")
-    minutes = {key: outlook.estimate.build_estimate(project, *key).minutes for key in needed}
-    assert line.endswith(f"(in {outlook.in_words(60 * sum(minutes.values()))})")
+    minutes = {key: time_left.estimate.build_estimate(project, *key).minutes for key in needed}
+    assert line.endswith(f"(in {time_left.in_words(60 * sum(minutes.values()))})")
     # the first took three times as long as thought
     project.build.mkdir(exist_ok=True)
     (project.build / "quiche-noop-0.json").write_text("{}", encoding="utf-8")
@@ -273,32 +275,32 @@ def test_the_line_of_a_build_says_which_and_how_many_are_left(
     own = 60 * minutes[needed[1]]
     ratio = (took + own) / (took / 3 + own)
     rest = ratio * 60 * sum(minutes[key] for key in needed[1:])
-    line = outlook.building(project, *needed[1])
+    line = time_left.building(project, *needed[1])
     assert line.startswith("build 2 of 4: quiche, stock; ")
-    assert line.endswith(f"(in {outlook.in_words(rest)})")
+    assert line.endswith(f"(in {time_left.in_words(rest)})")
 
 
 def test_times_are_for_people(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert [outlook.in_words(one) for one in (-3, 12.4, 89, 91, 3600, 9000)] == [
+    assert [time_left.in_words(one) for one in (-3, 12.4, 89, 91, 3600, 9000)] == [
         "0 s", "12 s", "89 s", "2 min", "60 min", "2 h 30 min",
     ]  # fmt: skip
-    monkeypatch.setattr(outlook.time, "time", lambda: time.mktime((2030, 1, 2, 23, 50, 0, 0, 0, -1)))
-    assert outlook.clock(60) == "23:51"
-    assert outlook.clock(1200) == "Thu 00:10"
+    monkeypatch.setattr(time_left.time, "time", lambda: time.mktime((2030, 1, 2, 23, 50, 0, 0, 0, -1)))
+    assert time_left.clock(60) == "23:51"
+    assert time_left.clock(1200) == "Thu 00:10"
 
 
 def test_what_other_programs_use_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlook, "LOOK_S", 0.2)
-    seen = outlook.busy()
+    monkeypatch.setattr(time_left, "LOOK_S", 0.2)
+    seen = time_left.busy()
     assert 0 <= seen.share <= 1
     assert seen.slowdown >= 1
-    ticks = iter([(0, 0, 5)] + [(0, 0, 5)] * outlook.LOOKS + [(50, 100, 5)])
-    monkeypatch.setattr(outlook.os, "cpu_count", lambda: 2)
-    assert outlook.busy(lambda: next(ticks)) == outlook.Busy(0.5, math.sqrt(3.0))
+    ticks = iter([(0, 0, 5)] + [(0, 0, 5)] * time_left.LOOKS + [(50, 100, 5)])
+    monkeypatch.setattr(time_left.os, "cpu_count", lambda: 2)
+    assert time_left.busy(lambda: next(ticks)) == time_left.Busy(0.5, math.sqrt(3.0))
 
 
 def test_the_last_analysis_tells_how_long_the_next_takes(project: Project) -> None:
-    assert outlook._analysed(project) == outlook._Analysed(None, None)
+    assert time_left._analysed(project) == time_left._Analysed(None, None)
     logs, tables = project.root / "logs", project.artifacts / "tables"
     logs.mkdir()
     tables.mkdir(parents=True)
@@ -313,7 +315,7 @@ def test_the_last_analysis_tells_how_long_the_next_takes(project: Project) -> No
         (logs / f"{name}.tsv").write_text(f"s\th:m:s\n{seconds}\t-\n", encoding="utf-8")
     for name, height in (("runs", 1000), ("captures", 50)):
         pl.DataFrame({"origin": ["run"] * height}).write_parquet(tables / f"{name}.parquet")
-    expected = outlook.ANALYSIS_S + 1000 * outlook.ANALYSIS_RUN_S + 50 * outlook.DISSECT_S
-    assert outlook._analysed(project) == outlook._Analysed((110 + 5 * outlook.JOB_S) / expected, 9)
+    expected = time_left.ANALYSIS_S + 1000 * time_left.ANALYSIS_RUN_S + 50 * time_left.DISSECT_S
+    assert time_left._analysed(project) == time_left._Analysed((110 + 5 * time_left.JOB_S) / expected, 9)
     (logs / "report-own.tsv").write_text("s\n", encoding="utf-8")
-    assert outlook._analysed(project).ratio is None
+    assert time_left._analysed(project).ratio is None
