@@ -122,7 +122,7 @@ def reordering(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str,
     ]
     ends = ("Mbit/s", "CPU s/GiB")
     figure, places = layout.panels(
-        2 * len(groups), 4, below=0.42, beside=0.075, titles=[f"{name}: {end}" for name in names for end in ends]
+        2 * len(groups), 4, below=0.34, beside=0.075, titles=[f"{name}: {end}" for name in names for end in ends]
     )
     figure.update_annotations(font_size=10)
     shares = sorted(set(main["reorder_permille"].drop_nulls()))
@@ -157,15 +157,18 @@ def reordering(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str,
         "leaves so many packets later.<br>Filled: CUBIC, else Reno. Hollow: BBR. Within a block it is the same packets "
         "for every library." + goodput.disturbed(campaign) + unlike
     )
+    # the legend has a line of its own: what was measured reaches below the corner
+    height = 138 + 12 * bool(unlike) + max([place["row"] for place in places], default=1) * FACET_PX
     layout.finish(
         figure,
         "Goodput and processor time by packets put back",
         goodput.conditions(campaign),
         caption,
         [campaign],
-        height=126 + 12 * bool(unlike) + max([place["row"] for place in places], default=1) * FACET_PX,
+        height=height,
+        top=86,
         bottom=94 + 12 * bool(unlike),
-        legend=layout.IN_CORNER,
+        legend={"yref": "container", "y": 1 - 56 / height, "yanchor": "top"},
         titles=titles,
     )
     origins = comparison.used_origins(campaign, main["cell"].to_list())
