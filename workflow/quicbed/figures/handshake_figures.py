@@ -687,9 +687,9 @@ def _left_out(
         if own and (lacking := [_kind(known, *kind) for kind in every if kind not in own]):
             lines.append(f"Not measured with {name}: {', '.join(lacking)}.")
     measured = {library for _, found in arms for library in found["client_library"]}
-    own = cells.filter((pl.col("arm") == "main") & (pl.col("client_library") == pl.col("server_library")))
-    for library in sorted(set(own["client_library"]) - measured):
-        row = own.filter(pl.col("client_library") == library).row(0, named=True)
+    planned = cells.filter((pl.col("arm") == "main") & (pl.col("client_library") == pl.col("server_library")))
+    for library in sorted(set(planned["client_library"]) - measured):
+        row = planned.filter(pl.col("client_library") == library).row(0, named=True)
         lines.append(f"{titles.get(library, library)}: {_absent(row)[0]}.")
     return "".join(f"<br>{html.escape(part)}" for part in textwrap.wrap(" ".join(lines), layout.HOST_CHARACTERS))
 
@@ -771,7 +771,7 @@ def _name(figure: go.Figure, shown: pl.DataFrame) -> None:
 
     def place(row: Mapping[str, Any]) -> tuple[float, float]:
         values = (row["handshake_bytes"], row["ttfb_ms"])
-        return tuple(  # type: ignore[return-value]
+        return tuple(
             span * (math.log10(value) - low) / (high - low)
             for value, span, (low, high) in zip(values, spans, ends, strict=True)
         )
