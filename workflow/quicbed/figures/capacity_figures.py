@@ -66,8 +66,8 @@ def ttfb_by_rate(
                 **place,
             )
             shown.add(label)
-        behind = cells.filter((pl.col("server_library") == server) & (pl.col("behind") > 0))
-        _left_out(figure, behind.to_dicts(), labels, place)
+        late = cells.filter((pl.col("server_library") == server) & (pl.col("behind") > 0))
+        _left_out(figure, late.to_dicts(), labels, place)
         _doubled(figure, series.filter(pl.col("server_library") == server).to_dicts(), labels, place)
         if place["col"] == 1:
             figure.update_yaxes(title_text="p99 of TTFB [ms]", title_standoff=4, title_font={"size": 11}, **place)
