@@ -93,11 +93,11 @@ def test_a_setting_that_is_wrong_is_one_line(words: list[str], says: str, capsys
 def test_the_value_of_an_option_is_no_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []
 
-    def try_folder(project: Project, _: Path, parameters: dict[str, str]) -> list[try_folder.Outcome]:
+    def tried(project: Project, _: Path, parameters: dict[str, str]) -> list[try_folder.Outcome]:
         seen.append((parameters, project.config.seed))
         return []
 
-    monkeypatch.setattr(try_folder, "try_folder", try_folder)
+    monkeypatch.setattr(try_folder, "try_folder", tried)
     assert commands.main(["try", "folder", "--parameter", "CONGESTION=cubic", "seed=7"]) == 0
     assert seen == [({"CONGESTION": "cubic"}, 7)]
 
