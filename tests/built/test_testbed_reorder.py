@@ -202,10 +202,12 @@ def test_the_program_goes_with_the_link_that_needs_it(testbed: LocalTestbed) -> 
 def test_a_kernel_that_refuses_the_program_says_so_and_the_link_stays_usable(
     testbed: LocalTestbed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    testbed.apply(LinkSettings(mode="wire"))
     with monkeypatch.context() as changed:
         changed.setattr(testbed, "why_no_reorder", "kernel does not take it")
         assert testbed.unsupported(link(1, 1)) == "no reordering: kernel does not take it"
         assert testbed.unsupported(LinkSettings(mode="wire")) is None
+        changed.setattr(testbed, "link_loss", None)
         changed.setattr(agent, "BPF_SYSCALL", {})
         with pytest.raises(TestbedError, match=r"middle: cannot put packets back: bpf: bpf\(2\) is not known for"):
             testbed.apply(link(1, 1))
