@@ -13,12 +13,12 @@ import fakeruns
 from clone import ROOT
 from quicbed.analysis import comparison, paired_runs
 from quicbed.config.model import Project
-from quicbed.figures import cost_figures, sheets
+from quicbed.figures import cost_figures, goodput, sheets
 from quicbed.plan.cells import campaign_of
 from quicbed.store import runs
 
 PROJECT = Project(ROOT).without_folders()
-EXPERIMENTS = list(paired_runs.ALONE)
+EXPERIMENTS = [name for name, one in PROJECT.experiments.items() if one.alone is not None]
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -75,7 +75,7 @@ def test_the_figure_shows_both_ends_and_each(tmp_path: Path, experiment: str) ->
     for kind, (_, colour, _, _) in twin.kinds.items():
         places = sorted(x for trace in traces if trace.marker.color == colour for x in trace.x)
         assert places == pytest.approx(sorted(100 * (shown[f"{kind}ratio"] - 1)))
-    bands = [shape for shape in drawn.figure.layout.shapes if shape.fillcolor == cost_figures.PUBLISHED]
+    bands = [shape for shape in drawn.figure.layout.shapes if shape.fillcolor == goodput.PUBLISHED]
     assert len(bands) == len(set(twin.published) & set(shown["label"]))
     assert "share their processors" in drawn.figure.layout.meta["caption"]
     # every run behind it, those beside too
@@ -138,7 +138,7 @@ def test_what_ran_beside_may_be_of_another_library(tmp_path: Path) -> None:
     assert "+" in rows.rows[0][rows.headers.index("CPU client + server [s/GiB]")]
 
 
-@pytest.mark.parametrize("experiment", sorted(set(cost_figures.PAIRS) - set(paired_runs.ALONE)))
+@pytest.mark.parametrize("experiment", sorted(set(cost_figures.PAIRS) - set(EXPERIMENTS)))
 def test_figures_of_pairs_across_libraries_name_what_experiments_compare(experiment: str) -> None:
     described, twin = PROJECT.experiments[experiment], cost_figures.PAIRS[experiment]
     assert described.contrast is not None

@@ -318,7 +318,7 @@ def test_doctor_asks_for_the_generator_where_traffic_competes(
     project: Project, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], competing: bool
 ) -> None:
     needed = ("root", "namespaces", "veth", "bridge")
-    monkeypatch.setattr(doctor.agenda, "disk_mb", lambda *_: 0.0)
+    monkeypatch.setattr(doctor.workflow_estimate, "disk_mb", lambda *_: 0.0)
     monkeypatch.setattr(doctor, "features", lambda: dict.fromkeys(needed, Feature(True)))
     monkeypatch.setattr(generator, "find_program", lambda _name: None)
     if not competing:

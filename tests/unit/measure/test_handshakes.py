@@ -524,7 +524,7 @@ def test_doctor_asks_for_tshark_where_handshakes_are_captured(
     file = project.root / "config" / "experiments" / "download.yaml"
     file.write_text(bulk.replace("connections: 3, ", ""), encoding="utf-8")
     needed = ("root", "namespaces", "veth", "bridge")
-    monkeypatch.setattr(doctor.agenda, "disk_mb", lambda *_: 0.0)
+    monkeypatch.setattr(doctor.workflow_estimate, "disk_mb", lambda *_: 0.0)
     monkeypatch.setattr(doctor, "features", lambda: dict.fromkeys(needed, Feature(True)))
     monkeypatch.setenv("PATH", str(project.root))
     assert doctor.doctor(Project(project.root, {"experiments": [experiment]})) == code

@@ -131,7 +131,9 @@ def test_figures_come_from_their_modules_and_data() -> None:
     assert {*code, *data, "workflow/crypto/algorithms.csv", published} <= quantum
     assert "workflow/quicbed/figures/highway_figures.py" in highway - quantum
     for files in (quantum, highway):
-        assert not [file for file in files if re.search("quicbed/(testbed|builds|measure|claims)/.", file)]
+        # claims tell which libraries a paper has, for the versions that fit a column, and nothing else
+        others = files - {"workflow/quicbed/claims/__init__.py", "workflow/quicbed/claims/papers.py"}
+        assert not [file for file in others if re.search("quicbed/(testbed|builds|measure|claims)/.", file)]
 
 
 def test_tables_of_runs_come_from_no_figure_and_no_configuration() -> None:

@@ -96,8 +96,8 @@ def _packets(
     if pairs is None:
         cells = cost_figures.as_drawn(alone, campaign, campaigns.figure(alone))
     else:
-        both = {f"both_{end}": end for end in ("ratio", "ratio_low", "ratio_high")}
-        cells = paired_runs.table(campaigns, pairs).rename(both)
+        renamed = {f"both_{end}": end for end in ("ratio", "ratio_low", "ratio_high")}
+        cells = paired_runs.table(campaigns, pairs).rename(renamed)
     said = {name: found for label, name in labels.items() if (found := _middle(_compared(cells, label), titles))}
     if not said:
         return None

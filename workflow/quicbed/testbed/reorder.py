@@ -114,7 +114,7 @@ class _Program:
     def append(self, instructions: bytes) -> None:
         self._code += instructions
 
-    def move(self, target: int, value: int) -> None:
+    def mov(self, target: int, value: int) -> None:
         self.add(0xB7, target, value=value)
 
     def copy(self, target: int, source: int) -> None:
@@ -131,12 +131,12 @@ class _Program:
         self._places[name] = len(self._code)
 
     def leave(self, action: int) -> None:
-        self.move(0, action)
+        self.mov(0, action)
         self.add(0x95)
 
     def count(self, counter: int) -> None:
         """One more in the state, whose address is in r7."""
-        self.move(1, 1)
+        self.mov(1, 1)
         self.add(0xDB, 7, 1, counter)
 
     def whole(self) -> bytes:
@@ -183,7 +183,7 @@ def program(state: int, frames: int) -> bytes:
     p.jump(0x55, "flush", 1, value=0)
 
     # the number of the packet, and what is drawn for it
-    p.move(1, 1)
+    p.mov(1, 1)
     p.add(0xDB, 7, 1, _SEEN, _ADD_FETCH)
     p.add(0x7B, 10, 1, -16)
     p.append(draw_number(7, _SEED))
@@ -202,13 +202,13 @@ def program(state: int, frames: int) -> bytes:
     p.jump(0xA5, "not held", 4, value=14)
     p.add(0x7B, 9, 4, 0)
     p.copy(1, 6)
-    p.move(2, 0)
+    p.mov(2, 0)
     p.copy(3, 9)
     p.add(0x07, 3, value=8)
     p.call(_LOAD_BYTES)
     p.jump(0x55, "not held", 0, value=0)
     p.count(_HELD)
-    p.move(1, 1)
+    p.mov(1, 1)
     p.add(0x7B, 10, 1, -24)
     p.add(0x79, 1, 10, -16)
     p.add(0x07, 1, value=1)
@@ -222,7 +222,7 @@ def program(state: int, frames: int) -> bytes:
     p.add(0x79, 0, 10, -16)
     p.add(0x07, 0, value=1)
     p.copy(3, 0)
-    p.move(1, 0)
+    p.mov(1, 0)
     p.add(0xDB, 8, 1, _NUMBERS, _COMPARE_EXCHANGE)
     p.jump(0x5D, "due", 0, 3)
     p.count(_PUT_BACK)
@@ -241,7 +241,7 @@ def program(state: int, frames: int) -> bytes:
     p.add(0x07, 0, value=1)
     p.copy(3, 0)
     number_of_slot(8, 1)
-    p.move(1, 0)
+    p.mov(1, 0)
     p.add(0xDB, 8, 1, _NUMBERS, _COMPARE_EXCHANGE)
     p.jump(0x5D, "none due", 0, 3)
     look_up(frames, "lost")
@@ -250,7 +250,7 @@ def program(state: int, frames: int) -> bytes:
     p.jump(0x55, "put back", 1, value=0)
     p.copy(1, 6)
     p.add(0x79, 2, 7, _TARGET)
-    p.move(3, 0)
+    p.mov(3, 0)
     p.call(_CLONE_REDIRECT)
     p.add(0x67, 0, value=32)
     p.add(0xC7, 0, value=32)
@@ -263,7 +263,7 @@ def program(state: int, frames: int) -> bytes:
     p.place("flush")
     p.add(0x07, 1, value=-1)
     number_of_slot(8, 1)
-    p.move(1, 0)
+    p.mov(1, 0)
     p.add(0xDB, 8, 1, _NUMBERS, _EXCHANGE)
     p.jump(0x15, "stolen", 1, value=0)
     look_up(frames, "lost")
@@ -276,26 +276,26 @@ def program(state: int, frames: int) -> bytes:
     p.jump(0xA5, "lost", 8, value=14)
     p.copy(1, 6)
     p.copy(2, 8)
-    p.move(3, 0)
+    p.mov(3, 0)
     p.call(_CHANGE_TAIL)
     p.jump(0x55, "lost", 0, value=0)
     p.copy(1, 6)
-    p.move(2, 0)
+    p.mov(2, 0)
     p.copy(3, 9)
     p.add(0x07, 3, value=8)
     p.copy(4, 8)
-    p.move(5, 0)
+    p.mov(5, 0)
     p.call(_STORE_BYTES)
     p.jump(0x55, "lost", 0, value=0)
     p.count(_PUT_BACK)
     p.add(0x61, 1, 6, _SKB_MARK)
     p.jump(0x15, "on", 1, value=0)
     p.count(_FLUSHED)
-    p.move(1, 0)
+    p.mov(1, 0)
     p.add(0x63, 6, 1, _SKB_MARK)
     p.copy(1, 6)
     p.add(0x79, 2, 7, _TARGET)
-    p.move(3, 0)
+    p.mov(3, 0)
     p.call(_CLONE_REDIRECT)
     p.leave(_STOLEN)
 
@@ -311,7 +311,7 @@ def program(state: int, frames: int) -> bytes:
     # past the bridge, which would take longer
     p.place("on")
     p.add(0x79, 1, 7, _TARGET)
-    p.move(2, 0)
+    p.mov(2, 0)
     p.call(_REDIRECT)
     p.add(0x95)
     p.place("passed")
