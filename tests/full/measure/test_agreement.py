@@ -27,7 +27,9 @@ EXPERIMENT = PROJECT.experiments["native-handshake"]
 LABEL = "X25519"
 """Of these proofs the captures are shipped, one of each library."""
 FILES = (RUN_FILE, CAPTURE, KEYS, "client.jsonl", "server.jsonl")
-LIBRARIES = tuple(EXPERIMENT.libraries)
+UNMEASURED = {"picoquic"}
+"""Libraries that the shipped runs do not have yet."""
+LIBRARIES = tuple(name for name in EXPERIMENT.libraries if name not in UNMEASURED)
 
 
 @pytest.fixture(scope="module")
