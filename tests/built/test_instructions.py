@@ -20,7 +20,7 @@ from quicbed.store.stacks import folded_name, read_folded
 
 LIBRARIES = ("quiche", "quinn")
 SIZE = 4 << 20
-REPEATS, CIPHER_REPEATS = 0.02, 0.005
+REPEATS, CIPHER_REPEATS = 0.05, 0.005
 """Of all instructions, of which batches decide a part that is larger on a busy machine, and of packet protection."""
 NOOP = ("--aead", "noop", "--header-protection", "off")
 ROLES = ("client", "server")
