@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import itertools
 import shutil
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ from killed import processes
 from quicbed.base.statistics import Interval
 from quicbed.config.model import Project
 from quicbed.contract import events
-from quicbed.measure import campaign, certificates, link
+from quicbed.measure import campaign, certificates, link, session
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.driver import Driver
 from quicbed.plan import spec
@@ -829,3 +831,28 @@ def test_contradicting_evidence_is_an_error_where_failures_are_findings(findings
     with pytest.raises(MeasureError, match="client reports cipher TLS_AES_256_GCM_SHA384, the cell says TLS_AES_128"):
         run(findings)
     assert not (findings.root / "marker.json").exists()
+
+
+class Disposed:
+    """While Python disposes of it, a signal arrives."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        self.number = number
+
+    def __del__(self) -> None:
+        signal.raise_signal(self.number)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_signal_that_python_drops_ends_the_driver_none_the_less(number: signal.Signals) -> None:
+    def work() -> None:
+        held = [Disposed(number)]
+        held.clear()
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    before = sys.unraisablehook
+    with pytest.raises(KeyboardInterrupt), session.terminating():
+        work()
+    assert sys.unraisablehook is before

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from quicbed.builds import components, kit, making
 from quicbed.config.model import Project
@@ -23,6 +26,8 @@ from quicbed.testbed import Testbed, TestbedError, open_testbed
 from quicbed.wire import tshark
 
 NAMED_FINDINGS = 8
+AGAIN_S = 0.05
+"""After which a signal comes again whose exception was dropped."""
 
 
 @contextlib.contextmanager
@@ -32,10 +37,21 @@ def terminating() -> Iterator[None]:
     def interrupt(number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt(signal.Signals(number).name)
 
+    def send_again(ignored: Any) -> None:
+        if not isinstance(ignored.exc_value, KeyboardInterrupt):
+            reported(ignored)
+            return
+        # Python drops what is raised while it disposes of an object
+        timer = threading.Timer(AGAIN_S, signal.pthread_kill, (threading.main_thread().ident, signal.SIGTERM))
+        timer.daemon = True
+        timer.start()
+
+    reported, sys.unraisablehook = sys.unraisablehook, send_again
     previous = {number: signal.signal(number, interrupt) for number in (signal.SIGTERM, signal.SIGHUP)}
     try:
         yield
     finally:
+        sys.unraisablehook = reported
         for number, handler in previous.items():
             signal.signal(number, handler)
 
