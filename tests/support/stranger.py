@@ -12,6 +12,7 @@ import pytest
 import bareroot
 from bareroot import USER, BareRoot
 from clone import ROOT
+from quicbed.figures import output
 
 PAGES = ("README.md", "docs/artifact-evaluation.md")
 # Spaces and letters that are not ASCII, as home directories have them.
@@ -104,5 +105,6 @@ def stopped(
 
 
 def drawn(results: Path, suffix: str) -> set[str]:
-    """Names of the figures that were drawn in a format."""
-    return {file.stem for file in (results / "figures").glob(f"*.{suffix}")}
+    """Names of the figures that were drawn in a format, without their versions for a column, which have no page."""
+    names = {file.stem for file in (results / "figures").glob(f"*.{suffix}")}
+    return {name for name in names if not name.endswith(output.COLUMN)}

@@ -307,7 +307,7 @@ def cores(allowed: Collection[int], directory: Path = _CPUS) -> list[int]:
     """The first *allowed* processor of every core, in ascending order; those that say nothing are a core each."""
     found: list[int] = []
     taken: set[int] = set()
-    for cpu in sorted(allowed):
+    for cpu in sorted(set(allowed)):
         if cpu not in taken:
             found.append(cpu)
             taken |= _siblings(cpu, directory)

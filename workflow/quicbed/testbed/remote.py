@@ -901,9 +901,10 @@ class RemoteHost(RemoteMachine):
         self.address = settings.ip
         self._shapes = self._loses = self._queues = False
 
-    def cores(self) -> list[int]:
-        """A processor of each core that programs on it may use."""
-        return [_of(int, cpu, self.where) for cpu in _of(list, self.request("cores", cpus=self._cpus), self.where)]
+    def cores(self, cpus: Sequence[int] | None = None) -> list[int]:
+        """A processor of each core that these *cpus* are of, or those that programs on it may use."""
+        found = self.request("cores", cpus=self._cpus if cpus is None else cpus)
+        return [_of(int, cpu, self.where) for cpu in _of(list, found, self.where)]
 
     def bottleneck(self, link: LinkSettings) -> str | None:
         """The interface here at which what goes to the client is delayed and limited; None if it is elsewhere."""
@@ -1797,8 +1798,9 @@ class SshTestbed(LockedTestbed):
             found[role] = self._remote[role].cores()
         server, client = self._remote["server"], self._remote["client"]
         if server.hello["boot_id"] == client.hello["boot_id"] and found["server"]:
-            # both ends are programs of one machine
-            found["client"] = [cpu for cpu in found["client"] if cpu != found["server"][0]]
+            # both ends are programs of one machine, and two threads of a core are one processor
+            first = found["server"][0]
+            found["client"] = [cpu for cpu in found["client"] if len(server.cores([first, cpu])) == 2]
         for role, host in (("server", server), ("client", client)):
             if not found[role]:
                 return f"{host.where}: programs of this end need a core of their own, and have none"
