@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -182,6 +183,19 @@ def test_a_server_tells_of_connections_that_had_no_request(bench: Callable[[str]
     assert [connection.ok for connection in told] == [False, False, True]
     assert "without a request" in str(told[0].error)
     assert "SSL_do_handshake() failed" in str(told[1].error)
+
+
+def test_a_server_that_reads_late_what_nginx_tells_counts_every_connection_once(
+    bench: Callable[[str], Bench], tmp_path: Path
+) -> None:
+    certificates.make(tmp_path / "other")
+    one = bench("stock")
+    port = one.serve()
+    one.server.process.send_signal(signal.SIGSTOP)
+    for options in ([], ["--signature", "ecdsa-p-256"], [], ["--ca", str(tmp_path / "other" / "ca.pem")], []):
+        one.download(port, *options)
+    one.server.process.send_signal(signal.SIGCONT)
+    assert [connection.ok for connection in one.stop().connections] == [True, False, True, False, True]
 
 
 def test_an_alert_of_the_server_is_told(bench: Callable[[str], Bench]) -> None:

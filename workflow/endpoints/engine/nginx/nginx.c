@@ -3,7 +3,7 @@
  * for it.
  *
  * Nothing is written to disk and nothing can be left behind. The configuration and the content are anonymous files in
- * memory (memfd_create(2)) that nginx inherits and opens as /proc/self/fd/N; its log lines come through pipes. They are
+ * memory (memfd_create(2)) that nginx inherits and opens as /proc/self/fd/N; its log lines come through a pipe. They are
  * gone with the last process, and nginx is ended by the kernel if this process dies (PR_SET_PDEATHSIG).
  *
  * The listening socket is opened here, with the buffers asked for and, of TCP, the congestion control, which accepted
@@ -43,13 +43,16 @@
 /* After so many requests nginx closes a connection, unless told otherwise. */
 enum { KEEPALIVE_REQUESTS = 1000 };
 
-/* Fields of a log line; a tab cannot occur in any of them. */
+/* Fields of a line of the access log; a tab cannot occur in any of them. One before them marks the line as such. */
 enum { F_STATUS, F_COMPLETION, F_URI, F_BYTES, F_PROTOCOL, F_CIPHER, F_CURVE, F_ALPN, F_NUMBER, F_PORT, F_REUSED, F_EARLY, F_COUNT };
 #define LOG_FORMAT                                                                             \
-    "$status\t$request_completion\t$uri\t$body_bytes_sent\t$ssl_protocol\t$ssl_cipher\t" \
+    "\t$status\t$request_completion\t$uri\t$body_bytes_sent\t$ssl_protocol\t$ssl_cipher\t" \
     "$ssl_curve\t$ssl_alpn_protocol\t$connection\t$remote_port\t$ssl_session_reused\t$ssl_early_data"
 
-/* A pipe whose lines are read one by one. */
+/*
+ * Both logs of nginx come through one pipe. Through one each, nobody could tell whether the end of a connection in the
+ * one is before or after a request in the other.
+ */
 struct lines {
     int fd;
     size_t used;
@@ -61,8 +64,7 @@ struct server {
     int listener, port;
     int config;    /* memory file with nginx's configuration */
     int *contents; /* memory files, one per options->content */
-    int access_log_write;
-    struct lines access_log, messages;
+    struct lines log;
 
     pid_t nginx;
     bool ready, stopping;
@@ -214,15 +216,16 @@ static void listen_on(const struct options *options)
     server.port = ntohs(address.any.sa_family == AF_INET6 ? address.v6.sin6_port : address.v4.sin_port);
 }
 
-static void open_lines(struct lines *lines, int *write_end)
+/* Returns the end of the pipe that nginx writes to. */
+static int open_log(void)
 {
     int ends[2];
 
     if (pipe2(ends, O_CLOEXEC) != 0)
         fail("pipe");
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    lines->fd = ends[0];
-    *write_end = ends[1];
+    server.log.fd = ends[0];
+    return ends[1];
 }
 
 /* An nginx string: quoted, so that blanks and braces in a path mean nothing. */
@@ -319,7 +322,7 @@ static void write_config(const struct options *options)
             "events {\n    worker_connections 512;\n}\n"
             "http {\n"
             "    log_format quicbed '" LOG_FORMAT "';\n"
-            "    access_log /proc/self/fd/%d quicbed;\n"
+            "    access_log /proc/self/fd/2 quicbed;\n"
             "    client_body_temp_path /proc/self/fd/%d;\n"
             /* of the files of pages: a browser draws nothing else */
             "    types { text/html html; text/css css; text/javascript js; image/png png; font/woff2 woff2; }\n"
@@ -332,7 +335,7 @@ static void write_config(const struct options *options)
             "    ssl_conf_command SignatureAlgorithms %s;\n"
             "    ssl_ecdh_curve %s;\n"
             "%s",
-            pid_file, server.access_log_write, open_removed_directory(), library.quic ? over_quic : over_tcp,
+            pid_file, open_removed_directory(), library.quic ? over_quic : over_tcp,
              library.quic ? "" : options->requests > 1 ? for_pages : "", idle_s,
              options->tls12 ? "TLSv1.2" : "TLSv1.3", options->cipher->iana,
              options->tls12 ? options->cipher->tls12_openssl : "DEFAULT", options->signature->tls_name,
@@ -362,7 +365,7 @@ static void write_config(const struct options *options)
 }
 
 /* Starts nginx; everything it needs is in file descriptors it inherits. */
-static void start_nginx(const struct options *options, const sigset_t *original_mask, int messages_write)
+static void start_nginx(const struct options *options, const sigset_t *original_mask, int log_write)
 {
     const pid_t parent = getpid();
     char config[64], inherited[64], program[PATH_MAX];
@@ -380,9 +383,8 @@ static void start_nginx(const struct options *options, const sigset_t *original_
         _exit(EXIT_FAILED);
     sigprocmask(SIG_SETMASK, original_mask, NULL);
     fcntl(server.listener, F_SETFD, 0);
-    fcntl(server.access_log_write, F_SETFD, 0);
-    dup2(messages_write, STDOUT_FILENO);
-    dup2(messages_write, STDERR_FILENO);
+    dup2(log_write, STDOUT_FILENO);
+    dup2(log_write, STDERR_FILENO);
     choose_openssl_configuration(options->noop, !options->header_protection, options->key_log);
     setenv("NGINX", inherited, 1);
     execl(program, program, "-p", "/", "-e", "stderr", "-c", config, (char *)NULL);
@@ -711,9 +713,11 @@ static void on_message(char *line)
     }
 }
 
-/* Hands every complete line that is there to `handle`; returns false at the end of the pipe. */
-static bool read_lines(struct lines *lines, void (*handle)(char *line))
+/* Handles every complete line that is there. */
+static void read_log(void)
 {
+    struct lines *lines = &server.log;
+
     for (;;) {
         ssize_t length = read(lines->fd, lines->buffer + lines->used, sizeof(lines->buffer) - 1 - lines->used);
         char *start = lines->buffer, *newline;
@@ -721,12 +725,15 @@ static bool read_lines(struct lines *lines, void (*handle)(char *line))
         if (length < 0 && errno == EINTR)
             continue;
         if (length <= 0)
-            return length < 0;
+            return;
         lines->used += (size_t)length;
         lines->buffer[lines->used] = '\0';
         while ((newline = memchr(start, '\n', lines->used - (size_t)(start - lines->buffer))) != NULL) {
             *newline = '\0';
-            handle(start);
+            if (start[0] == '\t')
+                on_request(start + 1);
+            else
+                on_message(start);
             start = newline + 1;
         }
         lines->used -= (size_t)(start - lines->buffer);
@@ -756,8 +763,7 @@ static void on_nginx_end(void)
         take_stock(); /* a process that has ended but was not waited for still has its scheduler statistics */
     if (wait4(server.nginx, &status, 0, &usage) != server.nginx)
         fail("wait4");
-    read_lines(&server.messages, on_message);
-    read_lines(&server.access_log, on_request);
+    read_log();
     end_page();
     forget_begun(server.begun.count, true);
     if (server.stopping && server.ready)
@@ -776,17 +782,15 @@ static void serve(int signals)
 {
     struct pollfd polled[] = {
         {.fd = signals, .events = POLLIN},
-        {.fd = server.access_log.fd, .events = POLLIN},
-        {.fd = server.messages.fd, .events = POLLIN},
+        {.fd = server.log.fd, .events = POLLIN},
     };
 
     for (;;) {
         struct signalfd_siginfo signal_info;
 
-        if (poll(polled, 3, server.stopping ? REPEAT_MILLISECONDS : -1) < 0 && errno != EINTR)
+        if (poll(polled, COUNT(polled), server.stopping ? REPEAT_MILLISECONDS : -1) < 0 && errno != EINTR)
             fail("poll");
-        read_lines(&server.messages, on_message);
-        read_lines(&server.access_log, on_request);
+        read_log();
         while (read(signals, &signal_info, sizeof(signal_info)) == (ssize_t)sizeof(signal_info)) {
             if (signal_info.ssi_signo == SIGCHLD) {
                 on_nginx_end();
@@ -806,7 +810,7 @@ int main(int argc, char **argv)
     struct options options;
     const char *reason;
     sigset_t original;
-    int messages_write, signals;
+    int log_write, signals;
 
     parse_options(&options, SERVER, argc, argv);
     events_open(options.events);
@@ -818,17 +822,15 @@ int main(int argc, char **argv)
         stop("unsupported", EXIT_UNSUPPORTED, "%s", reason);
     listen_on(&options);
     make_contents(&options);
-    open_lines(&server.access_log, &server.access_log_write);
-    open_lines(&server.messages, &messages_write);
+    log_write = open_log();
     write_config(&options);
 
     signals = stop_signals(SIGCHLD, &original);
     if (signals < 0)
         fail("signalfd");
-    start_nginx(&options, &original, messages_write);
+    start_nginx(&options, &original, log_write);
     /* nginx has its own copies. */
-    close(messages_write);
-    close(server.access_log_write);
+    close(log_write);
     close(server.listener);
     for (size_t i = 0; i < options.content_count; i++)
         close(server.contents[i]);
