@@ -1,4 +1,4 @@
-"""Write environment.yml and workflow/envs/*.yaml for conda users from the locks in requirements/.
+"""Write environment.yml and envs/*.yaml for conda users from the locks in requirements/.
 
 `make locks` runs it. The versions are those of requirements/*.txt, so that users of conda and of
 pip compute with the same packages; what differs between the two is listed here and nowhere else.
@@ -197,7 +197,7 @@ def environment_files() -> dict[str, str]:
     files = {"environment.yml": whole}
     for group, packages in RULE_GROUPS.items():
         purpose = f"The rules in workflow/rules/ that belong to: {group}. Used by snakemake --sdm conda."
-        files[f"workflow/envs/{group}.yaml"] = environment(f"quicbed-{group}", packages, purpose)
+        files[f"envs/{group}.yaml"] = environment(f"quicbed-{group}", packages, purpose)
     return files
 
 

@@ -115,7 +115,7 @@ def test_installed_packages_are_the_locked_ones(conda: ModuleType) -> None:
 
 
 def environment_paths(repository: Path) -> list[Path]:
-    return [repository / "environment.yml", *sorted((repository / "workflow" / "envs").glob("*.yaml"))]
+    return [repository / "environment.yml", *sorted((repository / "envs").glob("*.yaml"))]
 
 
 def test_conda_environments_are_up_to_date(repository: Path, conda: ModuleType) -> None:

@@ -11,7 +11,7 @@ rule draw:
     priority: 1
     localrule: True
     conda:
-        "../envs/notebooks.yaml"
+        "../../envs/notebooks.yaml"
     threads: CORES
     resources:
         testbed=1,
@@ -54,7 +54,7 @@ for KIND in RESULTS:
         benchmark:
             f"logs/runs-{KIND}.tsv"
         conda:
-            "../envs/analysis.yaml"
+            "../../envs/analysis.yaml"
         threads: CORES
         resources:
             mem_mb=8000,
@@ -79,7 +79,7 @@ for KIND in RESULTS:
         benchmark:
             f"logs/dissect-{KIND}.tsv"
         conda:
-            "../envs/analysis.yaml"
+            "../../envs/analysis.yaml"
         threads: CORES
         resources:
             mem_mb=8000,
@@ -104,7 +104,7 @@ for KIND in RESULTS:
         benchmark:
             f"logs/verdicts-{KIND}.tsv"
         conda:
-            "../envs/analysis.yaml"
+            "../../envs/analysis.yaml"
         resources:
             mem_mb=4000,
             runtime=60,
@@ -142,7 +142,7 @@ for KIND in RESULTS:
         benchmark:
             f"logs/notebooks-{KIND}.tsv"
         conda:
-            "../envs/notebooks.yaml"
+            "../../envs/notebooks.yaml"
         threads: CORES
         resources:
             mem_mb=8000,
@@ -182,7 +182,7 @@ for KIND in RESULTS:
         benchmark:
             f"logs/report-{KIND}.tsv"
         conda:
-            "../envs/analysis.yaml"
+            "../../envs/analysis.yaml"
         resources:
             mem_mb=4000,
             runtime=60,

@@ -8,7 +8,7 @@ rule sources:
     # nodes of a cluster often have no way to the package registries
     localrule: True
     conda:
-        "../envs/build.yaml"
+        "../../envs/build.yaml"
     message:
         "Fetching and checking all third-party sources"
     shell:
@@ -29,7 +29,7 @@ rule build:
     # before anything is measured, so that what is measured tells when all will be done
     priority: 2
     conda:
-        "../envs/build.yaml"
+        "../../envs/build.yaml"
     threads: CORES
     resources:
         mem_mb=8000,
@@ -53,7 +53,7 @@ if HOSTED:
         priority: 2
         localrule: True
         conda:
-            "../envs/host-builds.yaml"
+            "../../envs/host-builds.yaml"
         threads: CORES
         resources:
             testbed=1,

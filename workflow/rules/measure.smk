@@ -8,7 +8,7 @@ rule component:
         "logs/component-{component}-{hash}.log",
     priority: 2
     conda:
-        "../envs/build.yaml"
+        "../../envs/build.yaml"
     threads: CORES
     resources:
         mem_mb=8000,
@@ -29,7 +29,7 @@ rule certificates:
         f"logs/certificates-{TESTBED}-{{signature}}.log",
     localrule: True
     conda:
-        "../envs/measure.yaml"
+        "../../envs/measure.yaml"
     message:
         "Making the server's certificate, {wildcards.signature}"
     shell:
@@ -49,7 +49,7 @@ rule measure:
     # the testbed is this machine's, or reached from it, whatever executes the other rules
     localrule: True
     conda:
-        "../envs/measure.yaml"
+        "../../envs/measure.yaml"
     threads: CORES
     resources:
         testbed=1,

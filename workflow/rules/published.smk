@@ -14,7 +14,7 @@ rule import_published:
     log:
         "logs/import-{published}.log",
     conda:
-        "../envs/analysis.yaml"
+        "../../envs/analysis.yaml"
     resources:
         mem_mb=4000,
         runtime=60,

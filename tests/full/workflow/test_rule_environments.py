@@ -108,7 +108,7 @@ def test_every_rule_with_a_command_has_an_environment(rules: dict[str, Rule]) ->
         assert rule.environment, f"{rule.name} has no `conda:`"
         assert rule.environment.is_file(), f"{rule.name}: {rule.environment} is missing"
     used = {rule.environment for rule in rules.values()}
-    assert used == set((ROOT / "workflow" / "envs").glob("*.yaml"))
+    assert used == set((ROOT / "envs").glob("*.yaml"))
 
 
 # Modules
@@ -415,6 +415,7 @@ UBIQUITOUS = {
 RUN_BY: dict[str, set[str]] = {
     "archive": set(),
     "builds": {"build"},
+    "callgrind": {"measure"},
     "certificates": {"measure"},
     "driver": {"measure"},
     "generator": {"measure"},
@@ -479,9 +480,7 @@ def package_of(command: str) -> str | None:
 
 
 def test_environments_have_the_programs_that_rules_run() -> None:
-    files = {
-        group: (ROOT / "workflow" / "envs" / f"{group}.yaml").read_text(encoding="utf-8") for group in CONDA.RULE_GROUPS
-    }
+    files = {group: (ROOT / "envs" / f"{group}.yaml").read_text(encoding="utf-8") for group in CONDA.RULE_GROUPS}
     seen = set()
     for file in sorted(PACKAGE.rglob("*.py")):
         programs = programs_of(file) - UBIQUITOUS
