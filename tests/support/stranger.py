@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ import bareroot
 from bareroot import USER, BareRoot
 from clone import ROOT
 from quicbed.figures import output
+from quicbed.figures.sheets import Sheet
 
 PAGES = ("README.md", "docs/artifact-evaluation.md")
 # Spaces and letters that are not ASCII, as home directories have them.
@@ -108,3 +110,20 @@ def drawn(results: Path, suffix: str) -> set[str]:
     """Names of the figures that were drawn in a format, without their versions for a column, which have no page."""
     names = {file.stem for file in (results / "figures").glob(f"*.{suffix}")}
     return {name for name in names if not name.endswith(output.COLUMN)}
+
+
+# What is shipped of the handshake that the notebook shows packet by packet.
+PACKETS = "raw/reference/table2-kem.packets.jsonl"
+SHOWN = {"library": "quiche", "group": "kyber768", "signature": "rsa-2048"}
+
+
+def packets_shipped() -> str:
+    """The notebook's table of the handshake, as the shipped file has it."""
+    head, *handshakes = map(json.loads, (ROOT / PACKETS).read_text(encoding="utf-8").splitlines())
+    (packets,) = (one["packets"] for one in handshakes if SHOWN.items() <= one.items())
+    return Sheet(head["columns"], packets, frozenset({0, 1, 3, 5}))._repr_html_().replace("'", '"')
+
+
+def notebook(results: Path) -> str:
+    """The page of the notebook that shows a handshake."""
+    return (results / "notebooks" / "quantum-of-quic.html").read_text(encoding="utf-8").replace("'", '"')

@@ -6,6 +6,7 @@ What measures is cut to a few small downloads through the clone's configuration,
 from __future__ import annotations
 
 import fcntl
+import os
 import re
 import shutil
 import socketserver
@@ -25,12 +26,32 @@ from bareroot import USER, BareRoot
 from clone import ROOT
 from quicbed.builds import build_store
 from quicbed.config.model import Project
-from stranger import LESSENING, MEASURING, PLACE, PROOF, debian, drawn, expect, stopped, visited
+from stranger import (
+    COMPARING,
+    DEPOSITING,
+    LESSENING,
+    MEASURING,
+    PACKETS,
+    PLACE,
+    PROOF,
+    SHOWN,
+    UNPACKING,
+    debian,
+    drawn,
+    expect,
+    notebook,
+    packets_shipped,
+    stopped,
+    visited,
+)
 
 __all__ = ["debian", "visited"]  # fixtures
 
 # namespaces of a bare system are its own
 pytestmark = [pytest.mark.root, pytest.mark.xdist_group("bare system"), pytest.mark.timeout(3000)]
+
+
+BAD_CHROMIUM = "#!/bin/sh\nkill -SEGV $$\n"
 
 
 @contextmanager
@@ -161,6 +182,56 @@ def test_an_old_python(visited: BareRoot) -> None:
         aside.rename(venv)
 
 
+def test_a_visitor_deposits_what_another_one_draws_again(visited: BareRoot) -> None:
+    root = visited
+    clone = root.directory / PLACE.lstrip("/")
+    expect(root, LESSENING, PLACE, USER)
+    full = f'mount -t tmpfs -o size=100k,uid={bareroot.USER_ID} tmpfs "$root{PLACE}/artifacts"'
+    done = root.run("make figures", cwd=PLACE, user=USER, before=full)
+    assert done.code != 0
+    assert re.search(r"(?m)^quicbed: .*/runs.parquet: .*No space left on device", done.said), done.said
+    assert "Traceback" not in done.said
+
+    # a home directory that cannot be written, a Chromium that crashes
+    chromium = root.directory / "usr" / "bin" / "chromium"
+    chromium.write_text(BAD_CHROMIUM, encoding="utf-8")
+    chromium.chmod(0o755)
+    home = f'h="$root/home/{USER}"; p="$root{PLACE}"; mount --bind "$h" "$h"; mount --bind "$p" "$p"; '
+    home += 'mount -o remount,bind,ro "$h"'
+    (deposit,) = DEPOSITING
+    told = expect(root, deposit, PLACE, USER, before=home)
+    figures = drawn(clone / "artifacts" / "reference", "html")
+    assert figures >= {"goodput-by-aead", "ttfb-by-kem", "web-connection"}
+    assert "home directory '/home/visitor' cannot be written; caches go to build/home" in told
+    assert re.search(rf"(?m)^{len(figures)} figures are HTML only.*: /usr/bin/chromium fails: ", told), told
+    chromium.unlink()
+
+    (archive,) = (clone / "artifacts" / "archive").glob("quicbed-*.tar.gz")
+    place = f"/home/{USER}/deposited"
+    target = root.directory / place.lstrip("/")
+    target.mkdir()
+    archive.rename(target / archive.name)
+    root.give(target, USER)
+    unpack, check = UNPACKING
+    assert expect(root, f"{unpack} && {check}", place, USER).endswith("complete\n")
+    (inside,) = (path for path in target.iterdir() if path.is_dir())
+    draw, compare = COMPARING
+    # a small machine, and no home directory; packages are in the cache that the first set-up has filled
+    processor = str(min(os.sched_getaffinity(0)))
+    small = ("taskset", "--cpu-list", processor, "prlimit", f"--as={2 << 30}")
+    (inside / PACKETS).unlink()
+    homeless = {"HOME": "/home/nobody", "PIP_CACHE_DIR": f"/home/{USER}/.cache/pip"}
+    expect(root, draw, f"{place}/{inside.name}", USER, prefix=small, environment=homeless)
+    assert expect(root, compare, f"{place}/{inside.name}", USER) == "same\n"
+    results = inside / "artifacts" / "reference"
+    assert drawn(results, "html") == figures
+    assert packets_shipped() not in notebook(results)
+    what = " with ".join([SHOWN["library"], f"{SHOWN['group']} and {SHOWN['signature']}"])
+    assert f"a handshake of {what}: tshark is missing; install with: apt-get install tshark" in notebook(results)
+    # two clones with their environments, of which nothing is asked any more: the disk may be small
+    shutil.rmtree(root.directory / "home" / USER)
+
+
 def cut(clone: Path) -> None:
     """Let the clone's configuration measure little, whatever scale is asked for, and commit that."""
     config = clone / "config" / "config.yaml"
@@ -209,7 +280,7 @@ def test_root_draws_builds_measures_and_tests(debian: BareRoot, tmp_path: Path) 
     with bareroot.copy(debian, tmp_path / "root") as root:
         clone = root.clone(ROOT, place)
         cut(clone)
-        # all of the reference data is drawn by the visitor above
+        # all of the reference data is drawn by the visitor of the default layers
         expect(root, LESSENING, place)
         said: dict[str, str] = {}
         for command in MEASURING:
