@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -48,21 +49,33 @@ def test_every_aspect_of_a_pair_is_in_the_sample_and_hubs_meet_everybody_both_wa
         assert {pair for pair in able if hub in pair} <= set(sample.pairs())
 
 
-def test_the_sample_is_smaller_than_all_and_full_has_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    builds, pairs = sample.builds(), sample.pairs()
+@pytest.fixture
+def of_layer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Callable[[bool], tuple[list[sample.Build], list[sample.Pair]]]]:
+    """Builds and pairs of layer full or of the default layers, whichever of them this test runs in."""
+
+    def chosen(full: bool) -> tuple[list[sample.Build], list[sample.Pair]]:
+        monkeypatch.setattr(sample, "FULL", full)
+        sample.builds.cache_clear()
+        sample.pairs.cache_clear()
+        return sample.builds(), sample.pairs()
+
+    yield chosen
+    sample.builds.cache_clear()
+    sample.pairs.cache_clear()
+
+
+def test_the_sample_is_smaller_than_all_and_full_has_the_rest(
+    of_layer: Callable[[bool], tuple[list[sample.Build], list[sample.Pair]]],
+) -> None:
+    (builds, pairs), (all_builds, all_pairs) = of_layer(False), of_layer(True)
     assert len(builds) < len(sample.all_builds()) / 2
-    monkeypatch.setattr(sample, "FULL", True)
-    for function in (sample.builds, sample.pairs):
-        function.cache_clear()
-    try:
-        assert sample.builds() == sample.all_builds()
-        every = list(itertools.product(LIBRARIES, LIBRARIES))
-        assert sample.pairs() == [(one, two) for one, two in every if LIBRARIES[one].pairs_with(LIBRARIES[two])]
-        assert set(builds) < set(sample.builds())
-        assert set(pairs) < set(sample.pairs())
-    finally:
-        for function in (sample.builds, sample.pairs):
-            function.cache_clear()
+    assert all_builds == sample.all_builds()
+    every = list(itertools.product(LIBRARIES, LIBRARIES))
+    assert all_pairs == [(one, two) for one, two in every if LIBRARIES[one].pairs_with(LIBRARIES[two])]
+    assert set(builds) < set(all_builds)
+    assert set(pairs) < set(all_pairs)
 
 
 def test_a_covering_array_takes_the_cheapest_of_equals_and_stops_when_all_is_covered() -> None:
