@@ -1,7 +1,7 @@
 """Inputs that nobody wrote on purpose, or somebody did: made of good ones, by the seed of a batch.
 
-`QUICBED_INPUTS` is how many of them each property is tried on, others every time. Where it is not set, they are always
-the same 1 000, or fewer for a property that takes long.
+`QUICBED_INPUTS` is how many of them each property is tried on, or fewer where one takes long; others every time. Where it
+is not set, they are always the same 1 000.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _MARK = "a mark that stands for something raw"
 def property_of(batch: int, share: float = 1.0) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Call a test with a generator of random numbers, as often as there are batches of that many inputs.
 
-    *share* is for inputs that take long: this part of 1 000 where nobody asks for a number.
+    *share* is for inputs that take long: this part of the number for each property.
     """
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         chosen = settings(
-            max_examples=max(1, round((INPUTS or share * 1_000) / batch)),
+            max_examples=max(1, round(share * (INPUTS or 1_000) / batch)),
             derandomize=not INPUTS,
             database=None,
             deadline=None,
