@@ -1,7 +1,7 @@
 """Inputs that nobody wrote on purpose, or somebody did: made of good ones, by the seed of a batch.
 
-`QUICBED_INPUTS` is how many of them each property is tried on, or fewer where one takes long; others every time. Where it
-is not set, they are always the same 1 000.
+`QUICBED_INPUTS` is how many of them each property is tried on, or fewer where one takes long; others every time. Where
+it is not set, they are always the same 1 000.
 """
 
 from __future__ import annotations
