@@ -14,6 +14,11 @@ from typing import ClassVar, Self
 from wirefixtures import CLIENT, SERVER, udp
 
 
+BUFFER = 8 << 20
+SO_RCVBUFFORCE = 33
+"""socket(7); Python has no name for it."""
+
+
 class Relay:
     """Stands between a client and a server and keeps what they send.
 
@@ -34,7 +39,10 @@ class Relay:
         self.client: tuple[str, int] | None = None
         self.front, self.back = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2))
         for end in (self.front, self.back):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+            # as much as endpoints have; not forced, it is at most what the system allows
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER)
+            with contextlib.suppress(PermissionError):
+                end.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, BUFFER)
             end.bind(("127.0.0.1", 0))
         self.port: int = self.front.getsockname()[1]
         self.ended = threading.Event()
