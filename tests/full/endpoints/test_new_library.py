@@ -33,7 +33,7 @@ def lines(name: str) -> int:
 
 def run(project: Path, *argv: str) -> str:
     """What a command printed in a project; it has to succeed."""
-    environment = os.environ | {"PYTHONPATH": str(project / "workflow")}
+    environment = os.environ | {"PYTHONPATH": str(project / "workflow"), "QUICBED_LAYER": "full"}
     done = subprocess.run(argv, cwd=project, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{argv}: {done.stdout[-4000:]}{done.stderr[-4000:]}"
     return done.stdout

@@ -89,6 +89,11 @@ class Flavour(Model):
         False,
         description="Built for larger MTUs than the library as it comes: what varies the MTU is measured on it.",
     )
+    elsewhere: str | None = Field(
+        None,
+        description="Why other libraries do not have this flavour, for those whose `no_flavour` gives no reason of "
+        "their own.",
+    )
     estimate: Estimate = Field(description="Time and disk of the build.")
 
     @model_validator(mode="after")
@@ -391,7 +396,8 @@ class Library(Model):
     flavours: dict[Name, Flavour] = Field(description="Builds: `stock` and others.")
     no_flavour: dict[Name, str] = Field(
         default_factory=dict,
-        description="Flavours that other libraries have and this one has not: name and reason.",
+        description="Flavours that other libraries have and this one has not: name and reason, where it is another one "
+        "than their `elsewhere`.",
     )
     example: Example | None = Field(None, description="Example programs in the library's own sources, for comparison.")
     no_example: str | None = Field(None, description="Why `example` is missing.")
@@ -568,4 +574,18 @@ def read_libraries(root: Path, directory: Path, table: algorithms.Table) -> dict
                 "(docs/external-endpoints.md); leave here `external` with its path, parameters and root, and `optional`"
             )
         found[file.stem] = external_library(root, file.stem, parse_model(ExternalFile, data, file), table)
-    return found
+    elsewhere = {
+        flavour: one.elsewhere
+        for library in found.values()
+        for flavour, one in library.flavours.items()
+        if one.elsewhere is not None
+    }
+    return {
+        name: library.model_copy(
+            update={
+                "no_flavour": {flavour: why for flavour, why in elsewhere.items() if flavour not in library.flavours}
+                | library.no_flavour
+            }
+        )
+        for name, library in found.items()
+    }
