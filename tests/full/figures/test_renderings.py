@@ -43,5 +43,5 @@ def test_two_renderings_are_the_same_bytes_in_every_format(tmp_path: Path, monke
     assert contents[0]["goodput-by-aead.pdf"].startswith(b"%PDF-")
     assert contents[0]["goodput-by-aead.png"].startswith(b"\x89PNG")
     svg = contents[0]["header-protection.svg"].decode()
-    assert "header protection on" in svg
+    assert "with header protection" in svg
     assert "unsupported" in svg
