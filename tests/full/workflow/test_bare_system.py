@@ -186,6 +186,8 @@ def test_a_visitor_deposits_what_another_one_draws_again(visited: BareRoot) -> N
     root = visited
     clone = root.directory / PLACE.lstrip("/")
     expect(root, LESSENING, PLACE, USER)
+    (clone / "artifacts").mkdir(exist_ok=True)
+    root.give(clone / "artifacts", USER)
     full = f'mount -t tmpfs -o size=100k,uid={bareroot.USER_ID} tmpfs "$root{PLACE}/artifacts"'
     done = root.run("make figures", cwd=PLACE, user=USER, before=full)
     assert done.code != 0
