@@ -565,7 +565,7 @@ def test_a_folder_that_cannot_be_used_is_recorded_and_tried_again(tmp_path: Path
 
 def test_the_workflow_goes_on_without_a_folder_that_is_missing(tmp_path: Path) -> None:
     root = tmp_path / "clone"
-    for name in ("config", "workflow"):
+    for name in ("config", "envs", "workflow"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "target"))
     for name in ("Snakefile", "pyproject.toml"):
         shutil.copy(ROOT / name, root)

@@ -106,7 +106,7 @@ def test_captions_are_plain_text(artifacts: Path) -> None:
 def test_snakemake_reports_on_the_reference_data_of_one_experiment(tmp_path: Path) -> None:
     """In a clone with one archive: figures are made, reported, and not made again."""
     ignore = shutil.ignore_patterns("__pycache__", "target")
-    for part in ("config", "notebooks", "profiles", "workflow"):
+    for part in ("config", "envs", "notebooks", "profiles", "workflow"):
         shutil.copytree(ROOT / part, tmp_path / part, ignore=ignore)
     for file in ("Snakefile", "pyproject.toml"):
         shutil.copy(ROOT / file, tmp_path)

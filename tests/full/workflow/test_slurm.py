@@ -190,7 +190,7 @@ def jobs(environment: dict[str, str]) -> dict[str, str]:
 def clone(tmp_path: Path) -> Path:
     """A copy of what the workflow consists of, with an experiment and a notebook of its own."""
     root = tmp_path / "clone"
-    for name in ("config", "profiles", "workflow"):
+    for name in ("config", "envs", "profiles", "workflow"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__", "target"))
     for name in ("Snakefile", "pyproject.toml"):
         shutil.copy(ROOT / name, root)
