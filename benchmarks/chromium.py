@@ -12,7 +12,7 @@ from typing import Any
 from choreographer import Browser, Tab
 from choreographer.browsers.chromium import Chromium
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 LENIENT = {"--disable-web-security", "--allow-file-access-from-files", "--disable-lazy-loading"}
 """What drawing wants of a browser, and no reader's has."""
 

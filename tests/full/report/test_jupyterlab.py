@@ -24,11 +24,11 @@ from clone import ROOT, copy_config
 from quicbed.figures.output import INTERACTIVE
 
 NOTEBOOKS = sorted(path.name for path in (ROOT / "notebooks").glob("*.ipynb"))
-WAIT_S, RUN_S, END_S = 120.0, 1500.0, 30.0
+WAIT_S, RUN_S, END_S = 600.0, 1800.0, 60.0
 """For what JupyterLab does itself, for all cells of a notebook, and for a process to end."""
 
 pytestmark = [
-    pytest.mark.timeout(2000),
+    pytest.mark.timeout(3600),
     pytest.mark.skipif(chromium.path() is None, reason="no Chromium is installed"),
     pytest.mark.skipif(
         not (ROOT / ".venv/bin/jupyter-lab").exists(), reason="JupyterLab is missing: make lab, or LAYER=full"
