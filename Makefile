@@ -69,6 +69,7 @@ archive: ## write the archive to deposit: sources, reference data, report, check
 
 test: ## run the tests (needs root)
 	@$(set-up) test
+	$(if $(layer),@$(set-up) lab)
 ifneq ($(strip $(TESTS)),)
 	@$(pytest) $(TESTS)
 else
@@ -102,9 +103,10 @@ docs: ## make the documentation as a site, artifacts/docs/index.html
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
 	@echo "Documentation: open artifacts/docs/index.html"
 
+# Of the whole clone, so that its pages and figures are in reach too.
 lab: ## open the notebooks in JupyterLab
 	@$(set-up) lab
-	@.venv/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) notebooks
+	@.venv/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --FileContentsManager.preferred_dir=notebooks
 
 setup: ## only set up: Debian packages and the Python environment (needs root)
 	@$(set-up) setup

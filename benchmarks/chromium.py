@@ -1,4 +1,4 @@
-"""A Chromium that opens pages from files, as a reader's does: at a width, with what it says of errors."""
+"""A Chromium that opens pages as a reader's does: at a width, by mouse and keyboard, with what it says of errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from choreographer import Browser, Tab
 from choreographer.browsers.chromium import Chromium
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 LENIENT = {"--disable-web-security", "--allow-file-access-from-files", "--disable-lazy-loading"}
 """What drawing wants of a browser, and no reader's has."""
 
@@ -54,16 +54,17 @@ class Page:
     def _wait(self, work: Any) -> Any:
         return self._loop.run_until_complete(asyncio.wait_for(work, TIMEOUT_S))
 
-    def open(self, file: Path, fragment: str = "", width: int = 1280, height: int = 900) -> None:
-        """Load a page, and wait until all is there that it loads; errors of an earlier one are forgotten."""
+    def open(self, page: Path | str, fragment: str = "", width: int = 1280, height: int = 900) -> None:
+        """Load a file or an address, and wait until all is there that it loads; earlier errors are forgotten."""
         self.command(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
         self.errors.clear()
         self.requests.clear()
         # of a page that is open already, only the fragment would change
-        for address in ("about:blank", file.resolve().as_uri() + fragment):
-            self._wait(self._load(address))
+        address = page if isinstance(page, str) else page.resolve().as_uri()
+        for one in ("about:blank", address + fragment):
+            self._wait(self._load(one))
 
     async def _load(self, address: str) -> None:
         loaded = self._tab.subscribe_once("Page.loadEventFired")
@@ -82,6 +83,19 @@ class Page:
         for kind in ("keyDown", "keyUp"):
             said = {"text": text} if text and kind == "keyDown" else {}
             self.command("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code, **said)
+
+    def point(self, script: str) -> tuple[float, float]:
+        """Move the mouse to the middle of the element that an expression has; returns where that is."""
+        middle = "[box.x + box.width / 2, box.y + box.height / 2]"
+        x, y = self.evaluate(f"(() => {{ const box = ({script}).getBoundingClientRect(); return {middle}; }})()")
+        self.command("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        return x, y
+
+    def click(self, script: str) -> None:
+        """The left button of the mouse, on such an element."""
+        x, y = self.point(script)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.command("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def picture(self, *, whole: bool = False) -> bytes:
         """The page as PNG: what is seen of it, or all."""
@@ -102,6 +116,11 @@ class Page:
         async def request(event: Any) -> None:
             self.requests.append(event["params"]["request"]["url"])
 
+        async def called(event: Any) -> None:
+            if event["params"]["type"] in ("assert", "error"):
+                self.errors.append(str(event["params"]["args"]))
+
+        self._tab.subscribe("Runtime.consoleAPICalled", called)
         self._tab.subscribe("Runtime.exceptionThrown", error)
         self._tab.subscribe("Log.entryAdded", error)
         self._tab.subscribe("Network.requestWillBeSent", request)

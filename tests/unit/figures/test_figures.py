@@ -278,7 +278,8 @@ def test_without_chromium_there_is_still_a_page_and_the_manifest_says_so(tmp_pat
     manifest = json.loads((out / "goodput-by-aead.json").read_text())
     assert "no Chromium found" in manifest["skipped"]
     assert list(manifest["files"]) == ["goodput-by-aead.html"]
-    assert "Plotly.newPlot" in saved._repr_mimebundle_()["text/html"]
+    assert "Plotly.newPlot" in saved._repr_mimebundle_(exclude={output.INTERACTIVE})["text/html"]
+    assert saved._repr_mimebundle_().keys() == {"text/plain", output.INTERACTIVE}
 
 
 def test_a_browser_that_cannot_start_is_no_error_but_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

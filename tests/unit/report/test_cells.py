@@ -48,6 +48,13 @@ def test_what_a_cell_raises_ends_the_notebook(source: str, says: str) -> None:
     assert "\x1b" not in raised.value.trace
 
 
+def test_what_the_user_can_mend_is_one_line_without_a_trace() -> None:
+    with pytest.raises(cells.CellError) as raised:
+        outputs("from quicbed.store import runs", "from pathlib import Path\nruns.table(Path('/nowhere'))")
+    assert str(raised.value) == raised.value.trace
+    assert raised.value.trace == "RunsError: /nowhere: no such directory of runs; measure first or name another"
+
+
 def test_a_cell_that_does_not_end_is_ended() -> None:
     with pytest.raises(cells.CellError, match="TimeoutError: a cell took more than 1 s"):
         outputs("while True: pass", timeout_s=1)

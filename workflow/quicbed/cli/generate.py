@@ -12,15 +12,18 @@ import difflib
 import json
 import sys
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
+import polars as pl
 from pydantic import AwareDatetime, BaseModel
 from pydantic.fields import FieldInfo
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from typing_extensions import TypeAliasType
 
+from quicbed.analysis import comparison
 from quicbed.base import durable
 from quicbed.builds import kit, making
 from quicbed.builds.recipes import cargo
@@ -33,7 +36,7 @@ from quicbed.config.model import Cipher, Config, Experiment, ExternalFile, Libra
 from quicbed.contract import events
 from quicbed.plan import cells, march
 from quicbed.plan.built import Build
-from quicbed.store import campaign, record
+from quicbed.store import campaign, described, record
 
 RECORDS: dict[str, tuple[type[BaseModel], ...]] = {
     "run": (record.Run,),
@@ -150,7 +153,7 @@ def configuration_page() -> str:
 
 
 def data_page() -> str:
-    """docs/data.md: what a run leaves, key by key."""
+    """docs/data.md: what a run leaves, key by key, and the tables made of runs, column by column."""
     parts = [
         "# What a run leaves",
         "",
@@ -164,6 +167,7 @@ def data_page() -> str:
         "(`workflow/quicbed/store/columns.py`), and stacks are not gzipped and have names in `.plain`. Every command",
         "reads them as they were. Captures are left out but for a few, and so are the event files of connections that",
         "begin at a rate and of several downloads in one run; `left-out.json` has their sizes and checksums.",
+        "[Tables](#tables) says what the columns of the tables are that are made of runs.",
         "",
         "Key names include the unit. Event times are readings of `CLOCK_MONOTONIC` in ns. A key without a value is",
         "null or left out.",
@@ -182,7 +186,29 @@ def data_page() -> str:
         parts += [f"## {title}", ""]
         for model in RECORDS[name]:
             parts += _record_tables(model, done)
+    parts += [
+        "## Tables",
+        "",
+        "The workflow reads all runs into these tables, `artifacts/tables/*.parquet`; those of the reference data lie",
+        "below `artifacts/reference/`. Notebooks read the same ones.",
+        "",
+    ]
+    for name, schema in described.TABLES.items():
+        parts += [f"### {name}.parquet", "", f"One row for {described.ROWS[name]}.", "", *_column_table(schema)]
+    parts += [
+        "### Tables of figures",
+        "",
+        "Beside them is a table for every figure of an experiment, `<experiment>.parquet` and `.csv`, with one row for",
+        "every cell. Those of other figures have further columns, with units in their names.",
+        "",
+        *_column_table(comparison.FIGURE_SCHEMA),
+    ]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _column_table(schema: Mapping[str, pl.DataType]) -> list[str]:
+    rows = [f"| `{one.column}` | {one.kind} | {one.unit} | {one.meaning} |" for one in described.columns(schema)]
+    return ["| column | value | unit | meaning |", "| --- | --- | --- | --- |", *rows, ""]
 
 
 def _record_tables(model: type[BaseModel], done: set[type[BaseModel]]) -> list[str]:

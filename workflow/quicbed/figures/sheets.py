@@ -15,7 +15,7 @@ from quicbed.analysis import comparison
 from quicbed.analysis.place import RUNS_PAGE, RUNS_PAGE_VARIABLE
 from quicbed.figures.goodput import UNLIKE_ITSELF, UNLIKE_ITSELF_MEANS
 from quicbed.plan.arms import ARMS, CAPTURED
-from quicbed.store import runs
+from quicbed.store import described, runs
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,17 @@ def overview(table: pl.DataFrame) -> Sheet:
     numeric = frozenset(range(7, 14))
     behind = leading([runs.selection(campaign) for campaign in summary["campaign"]], numeric)
     return Sheet(["testbed", "host", "processor", *summary.columns[3:]], summary.rows(), numeric, behind=behind)
+
+
+def columns(table: pl.DataFrame) -> Sheet:
+    """What the columns of a table mean that have a value in it, with their units and the first value."""
+    known = {name: values.drop_nulls() for name, values in table.to_dict().items()}
+    rows = [
+        [one.column, one.unit, one.meaning, f"{known[one.column][0]!s:.60}"]
+        for one in described.columns(table.schema)
+        if not known[one.column].is_empty()
+    ]
+    return Sheet(["column", "unit", "meaning", "for example"], rows)
 
 
 def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None, alone: str | None = None) -> Sheet:

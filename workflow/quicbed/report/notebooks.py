@@ -144,7 +144,8 @@ def page(path: Path, out_html: Path) -> None:
         for pattern, remedy in _MACHINE.items():
             if re.search(pattern, told):
                 raise NotebookError(f"{told}: {remedy}, then run the same command again") from None
-        raise NotebookError(f"{told}\n{error.trace}") from None
+        # of what the user can mend there is no more than this line
+        raise NotebookError(told if error.trace == str(error) else f"{told}\n{error.trace}") from None
     out_html.parent.mkdir(parents=True, exist_ok=True)
     durable.write_text(out_html, _page(notebook, path))
 

@@ -61,6 +61,14 @@ class Paper:
         """How many runs of each campaign there are, by status."""
         return sheets.overview(self.table)
 
+    def columns(self, table: pl.DataFrame) -> sheets.Sheet:
+        """What the columns of a table mean, and their units: of those that have a value in it."""
+        return sheets.columns(table)
+
+    def rows(self, table: pl.DataFrame) -> sheets.Sheet:
+        """All rows of a table with their whole texts, which polars would cut."""
+        return sheets.Sheet(table.columns, table.rows())
+
     def problems(self) -> list[str]:
         """Files that could not be read, a line each."""
         return runs.problems(self.table)
