@@ -616,7 +616,7 @@ def test_the_witnesses_of_header_protection_stand_side_by_side(headers: Campaign
     counted, measured = {("quinn", "quinn", "aes-128-gcm"): 0.0123}, {"Samples": found.campaign}
     shown = cpu_figures.header_protection(table, timed, paired, counted, measured=measured)
     lines = {(line[0], line[1]): line[2:] for line in shown.rows}
-    assert shown.headers[2:6] == ["goodput", "alone", "in pairs", "both"]
+    assert shown.headers[2:6] == ["goodput", "both, alone", "both, in pairs", "both"]
     assert lines[AES, "quinn"] == ["2.00 ± 1.00", "4.00 ± 1.00", "0.50 ± 0.30", *["4.17 ± 0.00"] * 3, "1.23"]
     assert lines[AES, "quiche"][:3] == ["-", "-", "-"]
     assert lines[CHACHA, "quinn"][-1] == "-"

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -334,6 +335,10 @@ def test_instructions_are_counted_after_the_pairs_and_stored(project: Project, v
     again = made(project, asked(instructions=True))
     assert again.instructions == found.instructions
     assert len(valgrind.programs) == 16, "what is stored is not counted again"
+    shutil.rmtree(found.directory / "counted" / "0002-b")
+    assert made(project, asked(instructions=True)).instructions == found.instructions
+    assert valgrind.programs[16:] == ["quinn-noop server", "quinn-noop client"]
+    assert counted_runs(project)[-1].workload.bytes == 1
 
 
 def test_without_being_asked_nothing_is_counted(project: Project, valgrind: FakeValgrind) -> None:

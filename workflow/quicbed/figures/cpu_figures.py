@@ -184,7 +184,7 @@ def header_protection(
     return Printed(
         "Gain without header protection [%]",
         [("", 2), ("Fig. 4", 1), ("processor time", 2), ("samples", 3), ("instructions", 1)],
-        ["variant", "implementation", "goodput", "alone", "in pairs", BOTH, *ROLES, "both"],
+        ["variant", "implementation", "goodput", "both, alone", "both, in pairs", BOTH, *ROLES, "both"],
         rows,
         notes,
         frozenset(range(2, 9)),

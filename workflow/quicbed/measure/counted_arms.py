@@ -83,6 +83,7 @@ class Counted:
         return [*lines, NOT_TIME]
 
 
+_COUNTED = "[0-9][0-9][0-9][0-9]-[ab]"
 Key = tuple[int, Arm, int]
 """Block, arm and bytes of a counted run."""
 
@@ -104,21 +105,24 @@ def count(
     whole = min(BYTES, *(spec.bytes for spec in specs.values()))
     wanted: list[Key] = [(block, arm, size) for block in range(BLOCKS) for arm in ARMS for size in (1, whole)]
     try:
-        kept = [read_run(file) for file in directory.glob(f"*/{RUN_FILE}")]
+        files = list(directory.glob(f"{_COUNTED}/{RUN_FILE}"))
+        kept = [read_run(file) for file in files]
+        # also after one that somebody has moved out of the way
+        first = 1 + max((int(file.parent.name[:4]) for file in files), default=-1)
         good = {_key(run): run for run in kept if run.status == "ok"}
         missing = [key for key in wanted if key not in good]
         ends = (driver.testbed.client, driver.testbed.server)
         if missing and (problem := next(filter(None, map(callgrind.problem, ends)), None)) is not None:
             return problem
-        for number, key in enumerate(missing, 1):
+        for number, key in enumerate(missing):
             block, arm, size = key
             label = specs[arm].cell.label
-            say(f"{place['experiment']}: instructions of {label}, run {number} of {len(missing)}")
+            say(f"{place['experiment']}: instructions of {label}, run {number + 1} of {len(missing)}")
             spec = replace(specs[arm], perf=Instructions(), bytes=size, timeout_s=TIMEOUT_S)
             driver.link.await_link()
             driver.link.prepare(spec)
             begin = time.monotonic()
-            with stored(directory / f"{len(kept):04d}-{arm}") as partial:
+            with stored(directory / f"{first + number:04d}-{arm}") as partial:
                 attempt = driver.runner.execute(spec, partial)
                 attempt.evidence["proof"] = proofs[arm]
                 which = {"block": block, "order": wanted.index(key), "attempt": sum(_key(run) == key for run in kept)}
