@@ -593,8 +593,11 @@ def test_the_witnesses_of_header_protection_stand_side_by_side(headers: Campaign
     timed = pl.DataFrame(
         [
             {
+                "campaign": "01234567",
+                "cell": "89abcdef",
                 "client_library": "quinn",
                 "server_library": "quinn",
+                "arm": "main",
                 "cipher": "aes-128-gcm",
                 "aead": "standard",
                 "header_protection": False,
@@ -607,13 +610,25 @@ def test_the_witnesses_of_header_protection_stand_side_by_side(headers: Campaign
             }
         ]
     )
-    table = cpu_shares.header_protection(headers.shares())
-    shown = cpu_figures.header_protection(table, timed, {("quinn", "quinn", "aes-128-gcm"): 0.0123})
+    paired = timed.with_columns(ratio=1.005, ratio_low=1.002, ratio_high=1.008)
+    found = headers.shares()
+    table = cpu_shares.header_protection(found)
+    counted, measured = {("quinn", "quinn", "aes-128-gcm"): 0.0123}, {"Samples": found.campaign}
+    shown = cpu_figures.header_protection(table, timed, paired, counted, measured=measured)
     lines = {(line[0], line[1]): line[2:] for line in shown.rows}
-    assert lines[AES, "quinn"] == ["2.00 ± 1.00", "4.00 ± 1.00", *["4.17 ± 0.00"] * 3, "1.23"]
-    assert lines[AES, "quiche"][:2] == ["-", "-"]
+    assert shown.headers[2:6] == ["goodput", "both, alone", "both, in pairs", "both"]
+    assert lines[AES, "quinn"] == ["2.00 ± 1.00", "4.00 ± 1.00", "0.50 ± 0.30", *["4.17 ± 0.00"] * 3, "1.23"]
+    assert lines[AES, "quiche"][:3] == ["-", "-", "-"]
     assert lines[CHACHA, "quinn"][-1] == "-"
+    at = next(number for number, line in enumerate(shown.rows) if line[:2] == [AES, "quinn"])
+    assert "01234567" in shown.behind[at, 4]
+    assert (at, 3) not in shown.behind
     assert shown.notes[0].endswith("is taken from AES-128-GCM without HP and NOOP.")
+    assert shown.notes[-1].startswith("Samples: measured on ")
+    assert not any("not measured" in note for note in shown.notes)
+    without = cpu_figures.header_protection(table, timed, paired.clear(), {})
+    assert "Instructions are not measured; the experiment `instructions` counts them." in without.notes
+    assert {line[4] for line in without.rows} == {"-"}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,15 @@ from faketestbed import FakeHost, FakeProcess, FakeTestbed, Sending
 from quicbed.base.statistics import Interval
 from quicbed.cli import commands, show
 from quicbed.config.model import ConfigError, Project
-from quicbed.measure import comparing, concurrent_pair, prove
+from quicbed.measure import comparing, concurrent_pair, counted_arms, prove
 from quicbed.measure import endpoint_pair as pair_module
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.comparing import Asked, Compared, UnsupportedError, compare
+from quicbed.measure.counted_arms import Counted
+from quicbed.measure.runner import Runner
 from quicbed.store import runs
 from quicbed.store.record import Run
+from quicbed.testbed import TestbedError
 from quicbed.testbed.agent import cpu_seconds
 
 OK = {"client": ["lasting"]}
@@ -234,6 +239,215 @@ def test_cells_of_an_experiment(project: Project) -> None:
     assert [pair["b"].variant.aead for pair in stored(project)] == ["noop", "noop"]
 
 
+# ---- instructions ----------------------------------------------------------------------------------------------------
+
+VALGRIND = """#!/bin/sh
+# writes what programs would execute, and becomes them
+while [ "${1#--}" != "$1" ]; do
+    case "$1" in
+        --callgrind-out-file=*) out="${1#*=}" ;;
+        --log-file=*) said="${1#*=}" ;;
+        --tool=none) exit 0 ;;
+    esac
+    shift
+done
+[ "$1" = true ] && exit 0
+case "$1" in
+    */REFUSED/bin/client) echo "valgrind: Fatal error: cannot run this" > "${said%%%p}$$"; exit 1 ;;
+    *-noop/bin/client) each=5 ;;
+    *-noop/bin/server) each=15 ;;
+    */client) each=10 ;;
+    */server) each=20 ;;
+esac
+echo "$1" >> "$0.log"
+size="$(printf '%s\n' "$@" | grep -A 1 -E '^--(bytes|content)$' | tail -n 1)"
+count=$((1000000 + each * size))
+printf 'creator: callgrind-fake\ncmd: %s\nevents: Ir\nfn=(1) main\n0 %s\ntotals: %s\n' "$1" $count $count \
+    > "${out%%%p}$$"
+exec "$@"
+"""
+SETARCH = """#!/bin/sh
+# containers may forbid what it does
+shift
+exec "$@"
+"""
+
+
+class FakeValgrind:
+    """What stands for valgrind on this machine."""
+
+    def __init__(self, directory: Path) -> None:
+        self._file = directory / "valgrind"
+        self.become(VALGRIND)
+        (directory / "setarch").write_text(SETARCH)
+        (directory / "setarch").chmod(0o755)
+
+    def become(self, script: str) -> None:
+        self._file.write_text(script)
+        self._file.chmod(0o755)
+
+    @property
+    def programs(self) -> list[str]:
+        """Build and role of all that it has run."""
+        log = self._file.with_suffix(".log")
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [f"{Path(line).parents[1].name} {Path(line).name}" for line in lines]
+
+
+@pytest.fixture
+def valgrind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeValgrind:
+    directory = tmp_path / "programs"
+    directory.mkdir()
+    monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
+    return FakeValgrind(directory)
+
+
+def counted_runs(project: Project) -> list[Run]:
+    files = sorted((project.raw / "local" / "compare").glob("*/counted/*/run.json"))
+    return [Run.read(file) for file in files]
+
+
+def test_instructions_are_counted_after_the_pairs_and_stored(project: Project, valgrind: FakeValgrind) -> None:
+    found = made(project, asked(instructions=True))
+    assert found.pairs == 2
+    assert isinstance(found.instructions, Counted)
+    assert found.instructions.as_dict()["ratios"] == {
+        "both ends": {"ratio": pytest.approx(20 / 30), "blocks": [pytest.approx(20 / 30)] * 2},
+        "client": {"ratio": pytest.approx(5 / 10), "blocks": [pytest.approx(5 / 10)] * 2},
+        "server": {"ratio": pytest.approx(15 / 20), "blocks": [pytest.approx(15 / 20)] * 2},
+    }
+    assert found.instructions.as_dict()["per_byte"] == {
+        "a": pytest.approx({"both ends": 30, "client": 10, "server": 20}),
+        "b": pytest.approx({"both ends": 20, "client": 5, "server": 15}),
+    }
+    runs_of = counted_runs(project)
+    size = counted_arms.BYTES
+    assert [(run.block, run.cell.arm, run.workload.bytes) for run in runs_of] == [
+        (block, arm, bytes_) for block in range(2) for arm in "ab" for bytes_ in (1, size)
+    ]
+    for run in runs_of:
+        assert (run.status, run.together) == ("ok", None)
+        assert run.evidence.proof
+        assert (run.host.perf or {})["event"] == "instructions"
+    assert (runs_of[0].cell.baseline, runs_of[2].cell.baseline) == (None, runs_of[0].cell.id)
+    assert len(list(found.directory.glob("counted/*/server.folded.gz"))) == 8
+    assert len(valgrind.programs) == 16
+    again = made(project, asked(instructions=True))
+    assert again.instructions == found.instructions
+    assert len(valgrind.programs) == 16, "what is stored is not counted again"
+    shutil.rmtree(found.directory / "counted" / "0002-b")
+    assert made(project, asked(instructions=True)).instructions == found.instructions
+    assert valgrind.programs[16:] == ["quinn-noop server", "quinn-noop client"]
+    assert counted_runs(project)[-1].workload.bytes == 1
+
+
+def test_without_being_asked_nothing_is_counted(project: Project, valgrind: FakeValgrind) -> None:
+    found = made(project, asked())
+    assert found.instructions is None
+    assert "nstructions" not in found.text()
+    assert found.as_dict()["instructions"] is None
+    assert valgrind.programs == []
+
+
+def test_counting_that_is_interrupted_goes_on_where_it_ended(
+    project: Project, valgrind: FakeValgrind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    execute, begun = Runner.execute, []
+
+    def interrupted(*arguments: Any) -> Any:
+        begun.append(arguments)
+        if len(begun) == 4:
+            raise KeyboardInterrupt
+        return execute(*arguments)
+
+    monkeypatch.setattr(Runner, "execute", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        made(project, asked(instructions=True))
+    monkeypatch.setattr(Runner, "execute", execute)
+    assert len(stored(project)) == 2
+    assert len(counted_runs(project)) == 3
+    (directory,) = (project.raw / "local" / "compare").glob("*/counted")
+    (directory / ".0003-b.partial").mkdir()
+    found = made(project, asked(instructions=True))
+    assert found.earlier == 2
+    assert isinstance(found.instructions, Counted)
+    assert len(valgrind.programs) == 16
+    assert sorted(path.name for path in directory.iterdir()) == [f"{n:04d}-{'aabb'[n % 4]}" for n in range(8)]
+
+
+def test_a_library_that_cannot_run_under_valgrind_is_one_line(project: Project, valgrind: FakeValgrind) -> None:
+    valgrind.become(VALGRIND.replace("REFUSED", "quinn-noop"))
+    found = made(project, asked(instructions=True))
+    assert found.pairs == 2
+    assert found.instructions == ("quinn/noop: the client exited with 1; valgrind: Fatal error: cannot run this")
+    assert f"Instructions are not counted: {found.instructions}\n" in found.text()
+    assert found.as_dict()["instructions"] == {"problem": found.instructions}
+    assert [run.status for run in counted_runs(project)] == ["ok", "ok", "failed"]
+    valgrind.become(VALGRIND)
+    again = made(project, asked(instructions=True))
+    assert isinstance(again.instructions, Counted), "the same command tries it again"
+    assert [run.attempt for run in counted_runs(project)] == [0, 0, 0, 1, 0, 0, 0, 0, 0]
+
+
+def test_counts_that_are_damaged_or_do_not_grow_are_one_line(project: Project, valgrind: FakeValgrind) -> None:
+    valgrind.become(VALGRIND.replace("totals: %s", "total: %s"))
+    found = made(project, asked(instructions=True))
+    assert isinstance(found.instructions, str)
+    assert re.search("quinn/stock: .*ends before its total", found.instructions)
+    valgrind.become(VALGRIND.replace("each * size", "0 * size"))
+    found = made(project, asked(instructions=True))
+    size = counted_arms.BYTES
+    assert found.instructions == (f"{size} bytes take the client of arm a no more instructions than one byte does")
+
+
+def test_without_valgrind_there_is_the_remedy(project: Project, valgrind: FakeValgrind) -> None:
+    testbed = Sending()
+    run = FakeHost.run
+
+    class Lacking(FakeHost):
+        def run(self, argv: Any, **options: Any) -> Any:
+            if argv[0] == "valgrind":
+                raise TestbedError("valgrind: no such file")
+            return run(self, argv, **options)
+
+    testbed.hosts["server"] = Lacking("server")
+    found = made(project, asked(instructions=True), testbed)
+    assert found.instructions == "valgrind is missing; install with: apt-get install valgrind"
+    assert found.pairs == 2
+    assert counted_runs(project) == []
+
+
+def test_what_else_goes_wrong_while_it_counts_takes_nothing_from_the_pairs(
+    project: Project, valgrind: FakeValgrind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Any:
+        raise MeasureError("less than 500 MiB free on its disk")
+
+    monkeypatch.setattr(Runner, "execute", full)
+    found = made(project, asked(instructions=True))
+    assert (found.pairs, found.instructions) == (2, "less than 500 MiB free on its disk")
+
+
+def test_ratios_of_instructions_stand_beside_those_of_processor_time() -> None:
+    blocks = [
+        {"a": {"both ends": 10.0, "client": 4.0, "server": 6.0}, "b": {"both ends": 9.0, "client": 4.0, "server": 5.0}},
+        {"a": {"both ends": 12.0, "client": 6.0, "server": 6.0}, "b": {"both ends": 9.0, "client": 4.0, "server": 5.0}},
+    ]
+    counted = Counted(blocks, 4 << 20)
+    found = compared(instructions=counted)
+    ratio = math.sqrt(0.9 * 0.75)
+    percent = f"{100 * (ratio - 1):+.2f}"
+    lines = found.text().splitlines()
+    at = lines.index("Instructions per byte, B over A (2 counts, [lowest, highest])")
+    assert lines[at - 1].startswith("  server  ")
+    assert lines[at + 1] == f"  both ends  {ratio:.4f}  [0.7500, 0.9000]  {percent} %, 9.00 over 11.00"
+    assert "not time" in lines[at + 4]
+    assert "AVX-512" in lines[at + 4]
+    told = json.loads(json.dumps(found.as_dict()))["instructions"]
+    assert told["ratios"]["both ends"] == {"ratio": pytest.approx(ratio), "blocks": [0.9, 0.75]}
+    assert told["per_byte"]["a"]["client"] == pytest.approx(5.0)
+
+
 def compared(**more: Any) -> Compared:
     values: dict[str, Any] = {
         "told": {"a": "one", "b": "other"},
@@ -277,6 +491,7 @@ def test_the_command_says_what_it_found(
         "b": {"cipher": "aes-256-gcm", "header_protection": "off"},
     }
     assert what.half_width == pytest.approx(0.02)
+    assert what.instructions
     told = capsys.readouterr().out
     assert "both ends  0.9500  [0.9400, 0.9600]  -5.00 % ± 1.05 %" in told
     assert ("as narrow as asked" in told) is decided

@@ -208,10 +208,9 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("experiment", help="an experiment, as `quicbed list experiments` names it")
     command.add_argument("--marker", type=Path, help="file to write when the experiment is complete")
     command.add_argument("--log", type=Path, help="file that gets a copy of the progress")
-    text = "compare the processor time of two cells or builds by pairs of downloads at the same time; exit code 0: as "
-    command = add(
-        "compare", _compare, text + "precise as asked, 1: failed, 2: bad input, 3: not precise, 127: unsupported"
-    )
+    text = "compare the processor time of two cells or builds by pairs of downloads at the same time, and count their "
+    text += "instructions; exit code, by processor time alone: 0: as precise as asked, 1: failed, 2: bad input, "
+    command = add("compare", _compare, text + "3: not precise, 127: unsupported")
     text = "LIBRARY, LIBRARY/FLAVOUR, or a cell: quinn, quinn/noop, aead-goodput/quinn-noop"
     command.add_argument("a", metavar="A", help=f"what the other is compared with: {text}")
     command.add_argument("b", metavar="B", help="likewise")
@@ -234,6 +233,8 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--max-pairs", type=_pairs, default=100, metavar="N", help="pairs at most (default: 100)")
     text = "no pair is begun after this time (default: 30)"
     command.add_argument("--minutes", type=_minutes, default=30.0, metavar="M", help=text)
+    text = "do not count instructions after the pairs, which takes up to a minute, with aioquic several"
+    command.add_argument("--no-instructions", action="store_false", dest="instructions", help=text)
     command.add_argument(
         "--out", type=Path, metavar="DIR", help="directory for runs (default: that of the configuration)"
     )
@@ -622,6 +623,7 @@ def _compare(arguments: argparse.Namespace) -> int:
             min_pairs=arguments.min_pairs,
             max_pairs=arguments.max_pairs,
             minutes=arguments.minutes,
+            instructions=arguments.instructions,
         )
         compared = comparing.compare(Project(ROOT, overrides), asked, _log(arguments, "compare"))
     except ConfigError as error:

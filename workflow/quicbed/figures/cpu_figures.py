@@ -132,19 +132,20 @@ def _cell(row: Mapping[str, Any] | None) -> str:
 def header_protection(
     gains: pl.DataFrame,
     timed: pl.DataFrame,
+    paired: pl.DataFrame,
     counted: Mapping[tuple[str, str, str], float],
     titles: Mapping[str, str] | None = None,
+    measured: Mapping[str, pl.DataFrame] | None = None,
 ) -> Printed:
-    """What header protection costs, as three ways tell: goodput and processor time, samples, and instructions.
+    """What header protection costs, as several ways tell: goodput, processor time, samples, and instructions.
 
-    *gains* are those of samples (`quicbed.analysis.cpu_shares.header_protection`), *timed* is the table of Fig. 4, and
-    *counted* has the gains of instructions by pair and cipher. All are what is gained without it, in percent.
+    *gains* are those of samples (`quicbed.analysis.cpu_shares.header_protection`), *timed* is the table of Fig. 4,
+    *paired* that of pairs at the same time with ratios by processor time, and *counted* has the gains of instructions
+    by pair and cipher. All are what is gained without it, in percent. *measured* are the campaigns by what people
+    call them.
     """
     titles = titles or {}
-    ratios = {
-        (row["client_library"], row["server_library"], row["cipher"]): row
-        for row in timed.filter((pl.col("aead") == "standard") & ~pl.col("header_protection")).to_dicts()
-    }
+    ratios, pairs = _without_header_protection(timed), _without_header_protection(paired)
     rows: list[list[str]] = []
     notes: list[str] = []
     behind: dict[tuple[int, int], str] = {}
@@ -154,9 +155,11 @@ def header_protection(
     for key in sorted(by_key, key=lambda key: (key[2], comparison.pair_title(key[:2], titles).lower())):
         ends, title = by_key[key], comparison.pair_title(key[:2], titles)
         of = (*key[:2], ends[BOTH]["cipher"])
-        ratio, instructions = ratios.get(of, {}), counted.get(of)
+        ratio, pair, instructions = ratios.get(of, {}), pairs.get(of, {}), counted.get(of)
+        if pair:
+            behind[len(rows), 4] = runs.selection(pair["campaign"], pair["cell"])
         behind |= dict.fromkeys(
-            [(len(rows), place) for place in (4, 5, 6)], runs.selection(ends[BOTH]["campaign"], ends[BOTH]["cell"])
+            [(len(rows), place) for place in (5, 6, 7)], runs.selection(ends[BOTH]["campaign"], ends[BOTH]["cell"])
         )
         rows.append(
             [
@@ -164,6 +167,7 @@ def header_protection(
                 title,
                 _gained(ratio.get("ratio"), ratio.get("ratio_low"), ratio.get("ratio_high")),
                 _gained(*(ratio.get(f"cpu_ratio{end}") for end in ("", "_low", "_high"))),
+                _gained(pair.get("ratio"), pair.get("ratio_low"), pair.get("ratio_high")),
                 *(_gain(ends[end]) for end in (BOTH, *ROLES)),
                 MISSING if instructions is None else f"{100 * instructions:.2f}",
             ]
@@ -173,15 +177,27 @@ def header_protection(
     stays = sorted({str(name) for name in gains["without"].drop_nulls()})
     if stays:
         notes.insert(0, f"Samples: what stays in its functions without it is taken from {' and '.join(stays)}.")
+    if not counted:
+        notes.append("Instructions are not measured; the experiment `instructions` counts them.")
+    for name, campaign in (measured or {}).items():
+        notes += [f"{name}: {line[0].lower()}{line[1:]}" for line in layout.measured_on([campaign])]
     return Printed(
         "Gain without header protection [%]",
-        [("", 2), ("Fig. 4", 1), ("processor time", 1), ("samples", 3), ("instructions", 1)],
-        ["variant", "implementation", "goodput", "both", BOTH, *ROLES, "both"],
+        [("", 2), ("Fig. 4", 1), ("processor time", 2), ("samples", 3), ("instructions", 1)],
+        ["variant", "implementation", "goodput", "both, alone", "both, in pairs", BOTH, *ROLES, "both"],
         rows,
         notes,
-        frozenset(range(2, 8)),
+        frozenset(range(2, 9)),
         behind,
     )
+
+
+def _without_header_protection(table: pl.DataFrame) -> dict[tuple[str, str, str], dict[str, Any]]:
+    """Cells that differ from their baseline in header protection only, by pair and cipher."""
+    if table.is_empty():
+        return {}
+    cells = table.filter((pl.col("arm") == "main") & (pl.col("aead") == "standard") & ~pl.col("header_protection"))
+    return {(row["client_library"], row["server_library"], row["cipher"]): row for row in cells.to_dicts()}
 
 
 def _gained(ratio: float | None, low: float | None, high: float | None) -> str:

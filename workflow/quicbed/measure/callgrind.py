@@ -131,7 +131,7 @@ class Counts:
             stacks: Counter[str] = Counter()
             files = _complete(sorted(self.directory.glob(f"{role}.callgrind.*")))
             if not files or len(files) > MOST_FILES:
-                raise PerfError(f"{len(files)} files with counts of the {role}: {self._said(role) or 'of any process'}")
+                raise PerfError(f"{len(files)} files with counts of the {role}: {self.said(role) or 'of any process'}")
             for file in files:
                 try:
                     with untrusted.opened(file, MOST_BYTES) as content:
@@ -146,7 +146,8 @@ class Counts:
         facts["processor"] = list(found["client"] or ()) if found["client"] == found["server"] else found
         return facts
 
-    def _said(self, role: str) -> str:
+    def said(self, role: str = "*") -> str:
+        """What Valgrind says of a program that it cannot run, of either one unless told of which; may be empty."""
         for file in sorted(self.directory.glob(f"{role}.valgrind.*")):
             with suppress(UntrustedError):
                 for line in untrusted.beginning(file, 1 << 16).decode(errors="replace").splitlines():

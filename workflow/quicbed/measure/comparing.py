@@ -1,6 +1,7 @@
 """Two cells or builds compared by pairs of runs at the same time, until the interval of their ratio is narrow enough.
 
-A pair is measured and kept as those of experiments are (`quicbed.measure.stored_pairs`).
+A pair is measured and kept as those of experiments are (`quicbed.measure.stored_pairs`). After the pairs the
+instructions of both are counted (`quicbed.measure.counted_arms`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from quicbed.base.statistics import Interval, blocks_for, paired_ratio
 from quicbed.builds import making
 from quicbed.builds.kit import BuildError, UnusableError
 from quicbed.config.model import ConfigError, Experiment, Pair, Project, Variant, parse_model
-from quicbed.measure import certificates, stored_pairs
+from quicbed.measure import certificates, counted_arms, stored_pairs
 from quicbed.measure.attempt import MeasureError
 from quicbed.measure.concurrent_pair import ARMS, Arm
+from quicbed.measure.counted_arms import Counted
 from quicbed.measure.driver import Driver
 from quicbed.measure.link import link_settings
 from quicbed.measure.progress import now, say
@@ -72,6 +74,8 @@ class Asked:
     min_pairs: int = 8
     max_pairs: int = 100
     minutes: float = 30.0
+    instructions: bool = False
+    """Whether they are counted after the pairs."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,8 @@ class Compared:
     """Whether the interval of both ends is as narrow as asked."""
     seconds: float
     """That a pair takes."""
+    instructions: Counted | str | None = None
+    """Of both arms, or why they could not be counted; None where they were not to be."""
 
     @property
     def needed(self) -> int | None:
@@ -126,6 +132,9 @@ class Compared:
             "earlier": self.earlier,
             "disturbances": list(self.disturbances),
             "needed": self.needed,
+            "instructions": self.instructions.as_dict()
+            if isinstance(self.instructions, Counted)
+            else self.instructions and {"problem": self.instructions},
         }
 
     def text(self) -> str:
@@ -137,6 +146,10 @@ class Compared:
         for name, one in self.intervals.items():
             width = f"{100 * (one.ratio - 1):+.2f} % ± {100 * one.half_width:.2f} %" if one.n > 1 else ""
             lines.append(f"  {name:9}  {one.ratio:.4f}  [{one.low:.4f}, {one.high:.4f}]  {width}".rstrip())
+        if isinstance(self.instructions, Counted):
+            lines += self.instructions.lines()
+        elif self.instructions is not None:
+            lines.append(f"Instructions are not counted: {self.instructions}")
         if self.disturbances:
             many = f"{len(self.disturbances)} pairs were disturbed"
             lines.append(f"{many}, the last because {self.disturbances[-1]}; both arms had it alike, so they count")
@@ -174,7 +187,9 @@ def compare(project: Project, asked: Asked, log: Path, opener: Callable[[Project
             if isinstance(pins, str):
                 raise UnsupportedError(pins)
             driver = Driver(project, testbed, testbed.facts())
-            return Comparison(driver, asked, pins).run()
+            comparison = Comparison(driver, asked, pins)
+            compared = comparison.run()
+            return replace(compared, instructions=comparison.count()) if asked.instructions else compared
     except TestbedError as error:
         raise MeasureError(str(error)) from error
 
@@ -204,6 +219,11 @@ class Comparison:
         }
         self.id = digest(identity)
         self.directory = driver.store.raw / NAME / self.id
+        self._place = {"experiment": NAME, "campaign": self.id}
+        self._named: dict[Arm, dict[str, str | None]] = {
+            "a": {"arm": "a", "baseline": None},
+            "b": {"arm": "b", "baseline": self._cells["a"].id},
+        }
         self._proofs: dict[Arm, str] = {}
         self._pairs: dict[int, Mapping[Arm, Run]] = {}
 
@@ -232,6 +252,17 @@ class Comparison:
                 raise MeasureError(f"{many} {stored_pairs.reason(pair)}; see {self.directory}")
             told = _progress(self._compared(earlier)) if stored_pairs.ok(pair) else stored_pairs.reason(pair)
             say(f"{NAME}: pair {number}: {told}")
+
+    def count(self) -> Counted | str:
+        """Instructions of both arms, which `run` has proven, or why they cannot be counted."""
+        return counted_arms.count(
+            self._driver,
+            self._specs,
+            self.directory / "counted",
+            proofs=self._proofs,
+            place=self._place,
+            named=self._named,
+        )
 
     # ---- before ----------------------------------------------------------------------------------------------------
 
@@ -280,7 +311,7 @@ class Comparison:
         driver.link.await_link()
         driver.link.prepare(self._specs["a"])
         first = stored_pairs.first(driver.project.config.seed, self.id, number)
-        place = {"experiment": NAME, "campaign": self.id, "block": number, "attempt": 0}
+        place = {**self._place, "block": number, "attempt": 0}
         self._pairs[number] = stored_pairs.measure_pair(
             driver,
             self._specs,
@@ -290,7 +321,7 @@ class Comparison:
             pins=self._pins,
             proofs=self._proofs,
             places={arm: {**place, "order": int(arm != first)} for arm in ARMS},
-            named={arm: {"arm": arm, "baseline": None if arm == "a" else self._cells["a"].id} for arm in ARMS},
+            named=self._named,
         )
         return self._pairs[number]
 

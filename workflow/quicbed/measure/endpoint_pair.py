@@ -70,6 +70,9 @@ class Pair:
         collect(attempt, self._directory, there, self._testbed.client, self._testbed.server)
         with attempt.judging():
             self._judge(attempt, usage)
+        if isinstance(self._profile, callgrind.Counts) and attempt.reason:
+            said = self._profile.said()
+            attempt.reason += "" if said in attempt.reason else f"; {said}"
         if self._profile is not None:
             self._profile.discard()
         used: dict[str, float] = {

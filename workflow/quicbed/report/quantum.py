@@ -73,14 +73,21 @@ class Quantum(sections.Paper):
         )
 
     def header_protection_witnesses(self) -> Printed | NotMeasured:
-        """What header protection costs by goodput, processor time, samples and instructions, side by side."""
+        """What header protection costs by goodput, processor time, pairs, samples and instructions, side by side."""
         if self._profiled.empty:
             return NotMeasured("cpu-shares")
         campaign, cells = self.campaigns.newest("header-protection"), self.campaigns.figure("header-protection")
         timed = cells if campaign.is_empty() else goodput.within_builds(campaign, cells)
+        paired = self.campaigns.figure("header-protection-pairs", comparison.TWIN)
         counted = {} if self._counted.empty else instructions.header_protection(self._counted)
         gains = cpu_shares.header_protection(self._profiled)
-        shown = cpu_figures.header_protection(gains, timed, counted, self.titles)
+        measured = {
+            "Goodput, and processor time alone": campaign,
+            "Pairs": self.campaigns.newest("header-protection-pairs"),
+            "Samples": self._profiled.campaign,
+            "Instructions": self._counted.campaign,
+        }
+        shown = cpu_figures.header_protection(gains, timed, paired, counted, self.titles, measured)
         handshake_tables.write(shown, gains, "header-protection-witnesses", self.here.tables)
         return shown
 
