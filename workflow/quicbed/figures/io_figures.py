@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 import plotly.graph_objects as go
 import polars as pl
 
 from quicbed.analysis import comparison
+from quicbed.config.model import Io
 from quicbed.figures import goodput, layout, output
 
 COLOURS: Mapping[str, str] = {"AES": "#0072B2", "ChaCha20": "#E69F00", "NOOP": "#D55E00"}
 """Of what protects packets."""
 SYMBOLS: Mapping[str, str] = {"AES": "circle", "ChaCha20": "square", "NOOP": "diamond"}
 QUANTITIES: Mapping[str, str] = {
-    "": "Mbit/s",
-    "client_cpu_s_per_gib_": "CPU of the client, s/GiB",
-    "server_cpu_s_per_gib_": "CPU of the server, s/GiB",
+    "": "{library}: Mbit/s",
+    "client_cpu_s_per_gib_": "CPU s/GiB, client",
+    "server_cpu_s_per_gib_": "CPU s/GiB, server",
 }
 """What names of columns of each panel begin with, and its title."""
 ROW_PX = 21
@@ -42,8 +43,10 @@ def by_io(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]
     main = table.filter(pl.col("arm") == "main")
     shown_as, unlike = goodput.marked(table, titles or {})
     libraries = sorted(set(main["client_library"]), key=lambda name: str(shown_as.get(name, name)).lower())
-    labels = list(dict.fromkeys(main["label"]))
-    names = [f"{shown_as.get(library, library)}: {title}" for library in libraries for title in QUANTITIES.values()]
+    labels = list(dict.fromkeys(cell["label"] for cell in sorted(main.to_dicts(), key=_order)))
+    names = [
+        title.format(library=shown_as.get(library, library)) for library in libraries for title in QUANTITIES.values()
+    ]
     figure, places = layout.panels(len(names), below=0.3, beside=0.03, titles=names)
     figure.update_annotations(font_size=10)
     for number, library in enumerate(libraries):
@@ -59,6 +62,7 @@ def by_io(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]
                 ticktext=[html.escape(label) for label in labels],
                 range=[len(labels) - 0.5, -0.5],
                 showticklabels=place["col"] == 1,
+                zeroline=False,
                 tickfont={"size": 10},
                 **layout.NAMES,
                 **place,
@@ -66,7 +70,7 @@ def by_io(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]
     figure.update_xaxes(**layout.VALUES, rangemode="tozero", tickfont={"size": 9})
     copied = sorted({*main["client_xdp"].drop_nulls(), *main["server_xdp"].drop_nulls()})
     caption = (
-        "Means, bars from the smallest to the largest run. At an end without AF_XDP of its own there are GSO and GRO."
+        "Means, bars from the smallest to the largest run. Where one end alone has AF_XDP, the other has GSO and GRO."
         + (f"<br>AF_XDP: {', '.join(copied)}." if copied else "")
         + goodput.disturbed(campaign)
         + unlike
@@ -77,9 +81,8 @@ def by_io(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]
         goodput.conditions(campaign),
         caption,
         [campaign],
-        height=150 + (40 + ROW_PX * len(labels)) * max(len(libraries), 1),
+        height=110 + (40 + ROW_PX * len(labels)) * max(len(libraries), 1),
         left=140,
-        top=86,
         bottom=78 + 12 * bool(unlike),
         legend=layout.IN_CORNER,
         titles=titles,
@@ -87,6 +90,13 @@ def by_io(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]
     origins = comparison.used_origins(campaign, main["cell"].to_list())
     source = "Dissecting QUIC Implementation Performance, comparison of implementations"
     return output.Drawn("kernel-bypass", figure, table, origins, source)
+
+
+def _order(cell: Mapping[str, Any]) -> tuple[int, int, str, str]:
+    """Rows by what protects packets, then by way, both ends first."""
+    ways = get_args(Io)
+    way = ways.index(cell["io"]) if cell["io"] in ways else len(ways)
+    return list(COLOURS).index(_kind(cell)), way, cell["io_at"] or "", cell["label"]
 
 
 def _kind(cell: Mapping[str, Any]) -> str:

@@ -1,8 +1,8 @@
 /*
  * Ways other than GSO and GRO by which datagrams pass between the program and the kernel, for `--io`: many in one call
- * (sendmmsg(2) and recvmmsg(2)), through the rings of io_uring(7), or past the kernel's stack (xdp.c). They are below the program, which sends batches and
- * receives as ever: the linker puts these functions before those of the C library that the program calls (--wrap). So the
- * library, batches and the order of things are the same whatever the way is.
+ * (sendmmsg(2) and recvmmsg(2)), through the rings of io_uring(7), or past the kernel's stack (xdp.c). They are below the
+ * program, which sends batches and receives as ever: the linker puts these functions before those of the C library that
+ * the program calls (--wrap). So the library, batches and the order of things are the same whatever the way is.
  *
  * A batch is told by its segment size, as for GSO. It goes out as single datagrams, and as a whole: a socket that takes
  * only a part of it at once is waited for. What is received is handed to the program one datagram at a time.
@@ -11,15 +11,11 @@
 #include "io.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/udp.h>
-#include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #if __has_include(<linux/io_uring.h>)
