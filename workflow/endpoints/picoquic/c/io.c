@@ -1,8 +1,8 @@
 /*
  * Ways other than GSO and GRO by which datagrams pass between the program and the kernel, for `--io`: many in one call
- * (sendmmsg(2) and recvmmsg(2)), through the rings of io_uring(7), or past the kernel's stack (xdp.c). They are below the
- * program, which sends batches and receives as ever: the linker puts these functions before those of the C library that
- * the program calls (--wrap). So the library, batches and the order of things are the same whatever the way is.
+ * (sendmmsg(2) and recvmmsg(2)), through the rings of io_uring(7), or past the kernel's stack (xdp.c). They are below
+ * the program, which sends batches and receives as ever: the linker puts these functions before those of the C library
+ * that the program calls (--wrap). So the library, batches and the order of things are the same whatever the way is.
  *
  * A batch is told by its segment size, as for GSO. It goes out as single datagrams, and as a whole: a socket that takes
  * only a part of it at once is waited for. What is received is handed to the program one datagram at a time.
@@ -55,19 +55,19 @@ static struct {
 } many;
 
 /* Sends the datagrams from `first` to `count` of the batch; the number that the socket took, or -1. */
-static int send_many(unsigned int first, unsigned int count)
+static int io_send_many(unsigned int first, unsigned int count)
 {
     return sendmmsg(own, batch + first, count - first, 0);
 }
 
-static bool many_waiting(void)
+static bool io_many_waiting(void)
 {
     return many.next < many.count;
 }
 
-static bool next_of_many(struct arrived *arrived)
+static bool io_next_of_many(struct arrived *arrived)
 {
-    if (!many_waiting()) {
+    if (!io_many_waiting()) {
         for (unsigned int i = 0; i < MOST_DATAGRAMS; i++) {
             many.vectors[i] = (struct iovec){.iov_base = many.bytes[i], .iov_len = LONGEST_DATAGRAM};
             many.messages[i].msg_hdr = (struct msghdr){
@@ -148,7 +148,7 @@ static struct {
     int send_error;
 } ring = {.fd = -1, .given = -1, .watched = -1};
 
-static int enter(unsigned int submitted, unsigned int complete)
+static int uring_enter(unsigned int submitted, unsigned int complete)
 {
     long result;
 
@@ -159,7 +159,7 @@ static int enter(unsigned int submitted, unsigned int complete)
 }
 
 /* The next entry of the ring of requests, which has room: it is empty whenever the kernel has been entered. */
-static struct io_uring_sqe *request(unsigned int number)
+static struct io_uring_sqe *uring_request(unsigned int number)
 {
     unsigned int index = (*ring.sq_tail + number) & *ring.sq_mask;
 
@@ -169,19 +169,19 @@ static struct io_uring_sqe *request(unsigned int number)
 }
 
 /* Hands over requests; the kernel may take them in several goes. */
-static int submit(unsigned int count)
+static int uring_submit(unsigned int count)
 {
     unsigned int tail = *ring.sq_tail + count;
 
     __atomic_store_n(ring.sq_tail, tail, __ATOMIC_RELEASE);
     for (unsigned int left = count; left > 0; left = tail - __atomic_load_n(ring.sq_head, __ATOMIC_ACQUIRE)) {
-        if (enter(left, 0) < 0)
+        if (uring_enter(left, 0) < 0)
             return -1;
     }
     return 0;
 }
 
-static void lend(uint16_t buffer)
+static void uring_lend(uint16_t buffer)
 {
     struct io_uring_buf *entry = &ring.lent->bufs[ring.lent_tail % BUFFERS];
 
@@ -193,7 +193,7 @@ static void lend(uint16_t buffer)
 }
 
 /* Takes all completions that there are. */
-static void take_completions(void)
+static void uring_take(void)
 {
     unsigned int head = *ring.cq_head;
 
@@ -231,9 +231,9 @@ static void take_completions(void)
     __atomic_store_n(ring.cq_head, head, __ATOMIC_RELEASE);
 }
 
-static int begin_receiving(void)
+static int uring_receive(void)
 {
-    struct io_uring_sqe *entry = request(0);
+    struct io_uring_sqe *entry = uring_request(0);
 
     ring.shape = (struct msghdr){.msg_namelen = FROM_ROOM};
     entry->opcode = IORING_OP_RECVMSG;
@@ -245,10 +245,10 @@ static int begin_receiving(void)
     entry->buf_group = GROUP;
     entry->user_data = RECEIVING;
     ring.receiving = true;
-    return submit(1);
+    return uring_submit(1);
 }
 
-static void close_ring(void)
+static void uring_close(void)
 {
     if (ring.fd < 0)
         return;
@@ -261,18 +261,18 @@ static void close_ring(void)
     ring.fd = ring.given = ring.watched = -1;
 }
 
-static void *memory(size_t length)
+static void *uring_memory(size_t length)
 {
     return mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
 }
 
-static void *shared(size_t length, off_t offset)
+static void *uring_shared(size_t length, off_t offset)
 {
     return mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring.fd, offset);
 }
 
 /* Makes the ring, without a socket; 0, or -1 with an error number. */
-static int open_ring(void)
+static int uring_open(void)
 {
     struct io_uring_params parameters = {
         .flags = IORING_SETUP_CQSIZE | IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN |
@@ -286,10 +286,10 @@ static int open_ring(void)
     size_t sq = parameters.sq_off.array + parameters.sq_entries * sizeof(unsigned int);
     size_t cq = parameters.cq_off.cqes + parameters.cq_entries * sizeof(struct io_uring_cqe);
     ring.rings_length = sq > cq ? sq : cq;
-    ring.rings = shared(ring.rings_length, IORING_OFF_SQ_RING);
-    ring.entries = shared(SUBMISSIONS * sizeof *ring.entries, IORING_OFF_SQES);
-    ring.lent = memory(BUFFERS * sizeof(struct io_uring_buf));
-    ring.buffers = memory(BUFFERS * sizeof *ring.buffers);
+    ring.rings = uring_shared(ring.rings_length, IORING_OFF_SQ_RING);
+    ring.entries = uring_shared(SUBMISSIONS * sizeof *ring.entries, IORING_OFF_SQES);
+    ring.lent = uring_memory(BUFFERS * sizeof(struct io_uring_buf));
+    ring.buffers = uring_memory(BUFFERS * sizeof *ring.buffers);
     if ((void *)ring.rings == MAP_FAILED || (void *)ring.entries == MAP_FAILED || (void *)ring.lent == MAP_FAILED ||
         (void *)ring.buffers == MAP_FAILED)
         return -1; /* the program ends */
@@ -311,21 +311,21 @@ static int open_ring(void)
     if (syscall(SYS_io_uring_register, ring.fd, IORING_REGISTER_PBUF_RING, &lent, 1) < 0)
         return -1;
     for (uint16_t buffer = 0; buffer < BUFFERS; buffer++)
-        lend(buffer);
+        uring_lend(buffer);
     return 0;
 }
 
-static int begin_ring(void)
+static int uring_begin(void)
 {
-    close_ring();
-    return open_ring() < 0 || begin_receiving() < 0 ? -1 : 0;
+    uring_close();
+    return uring_open() < 0 || uring_receive() < 0 ? -1 : 0;
 }
 
-static const char *cannot_ring(void)
+static const char *uring_cannot(void)
 {
     const char *reason = NULL;
 
-    if (open_ring() < 0) {
+    if (uring_open() < 0) {
         switch (errno) {
         case EPERM:
         case EACCES:
@@ -348,16 +348,16 @@ static const char *cannot_ring(void)
         ring.fd = -1;
         return reason;
     }
-    close_ring();
+    uring_close();
     return NULL;
 }
 
-/* As `send_many`: the number of datagrams from `first` on that the socket took. */
-static int send_by_ring(unsigned int first, unsigned int count)
+/* As `io_send_many`: the number of datagrams from `first` on that the socket took. */
+static int uring_send(unsigned int first, unsigned int count)
 {
     ring.send_error = 0;
     for (unsigned int number = first; number < count; number++) {
-        struct io_uring_sqe *entry = request(number - first);
+        struct io_uring_sqe *entry = uring_request(number - first);
         entry->opcode = IORING_OP_SENDMSG;
         entry->fd = own;
         entry->addr = (uint64_t)(uintptr_t)&batch[number].msg_hdr;
@@ -368,13 +368,13 @@ static int send_by_ring(unsigned int first, unsigned int count)
     }
     ring.sending = count - first;
     /* each is complete as soon as it is taken, as none may wait; that is not relied on */
-    if (submit(count - first) < 0)
+    if (uring_submit(count - first) < 0)
         return -1;
     for (;;) {
-        take_completions();
+        uring_take();
         if (ring.sending == 0)
             break;
-        if (enter(0, 1) < 0)
+        if (uring_enter(0, 1) < 0)
             return -1;
     }
     if (ring.send_error) {
@@ -397,25 +397,25 @@ static int send_by_ring(unsigned int first, unsigned int count)
     return (int)(count - first - left);
 }
 
-static int begin_poll(int fd, short events, uint64_t user_data)
+static int uring_poll(int fd, short events, uint64_t user_data)
 {
-    struct io_uring_sqe *entry = request(0);
+    struct io_uring_sqe *entry = uring_request(0);
 
     entry->opcode = IORING_OP_POLL_ADD;
     entry->fd = fd;
     entry->poll32_events = (uint32_t)events;
     entry->user_data = user_data;
-    return submit(1);
+    return uring_submit(1);
 }
 
 /* Whether the kernel has something to do for the ring that it leaves until it is entered. */
-static bool is_deferred(void)
+static bool ring_is_deferred(void)
 {
     return __atomic_load_n(ring.sq_flags, __ATOMIC_RELAXED) & (IORING_SQ_TASKRUN | IORING_SQ_CQ_OVERFLOW);
 }
 
 /* As ppoll(2), on the ring: of the socket, and of one more file that is only read from. */
-static int wait_for_ring(struct pollfd *fds, nfds_t count, const struct timespec *timeout)
+static int uring_wait(struct pollfd *fds, nfds_t count, const struct timespec *timeout)
 {
     int ready = 0;
 
@@ -423,27 +423,27 @@ static int wait_for_ring(struct pollfd *fds, nfds_t count, const struct timespec
         int begun = 0;
         if (fds[i].fd != own && fds[i].fd != ring.watched) {
             ring.watched = fds[i].fd;
-            begun = begin_poll(ring.watched, POLLIN, WATCHING);
+            begun = uring_poll(ring.watched, POLLIN, WATCHING);
         } else if (fds[i].fd == own && fds[i].events & POLLOUT && !ring.writing) {
             ring.writing = true;
-            begun = begin_poll(own, POLLOUT, WRITING);
+            begun = uring_poll(own, POLLOUT, WRITING);
         }
         if (begun < 0)
             return -1;
     }
-    if (!ring.receiving && ring.count == 0 && begin_receiving() < 0)
+    if (!ring.receiving && ring.count == 0 && uring_receive() < 0)
         return -1;
-    take_completions();
+    uring_take();
     bool waits = ring.count == 0 && !ring.error && !ring.watched_ready && !ring.writable;
     if (waits && (timeout == NULL || timeout->tv_sec || timeout->tv_nsec)) {
         struct io_uring_getevents_arg more = {.ts = (uint64_t)(uintptr_t)timeout};
         unsigned int flags = IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG;
         if (syscall(SYS_io_uring_enter, ring.fd, 0, 1, flags, &more, sizeof more) < 0 && errno != ETIME)
             return -1;
-    } else if (is_deferred() && enter(0, 0) < 0) {
+    } else if (ring_is_deferred() && uring_enter(0, 0) < 0) {
         return -1;
     }
-    take_completions();
+    uring_take();
     for (nfds_t i = 0; i < count; i++) {
         bool of_socket = fds[i].fd == own;
         bool readable = of_socket ? ring.count > 0 || ring.error : ring.watched_ready;
@@ -454,20 +454,20 @@ static int wait_for_ring(struct pollfd *fds, nfds_t count, const struct timespec
     return ready;
 }
 
-static bool next_of_ring(struct arrived *arrived)
+static bool uring_next(struct arrived *arrived)
 {
     if (ring.given >= 0) {
-        lend((uint16_t)ring.given);
+        uring_lend((uint16_t)ring.given);
         ring.given = -1;
     }
     if (ring.count == 0) {
         if (!ring.receiving) {
-            if (begin_receiving() < 0)
+            if (uring_receive() < 0)
                 return false;
-        } else if (is_deferred() && enter(0, 0) < 0) {
+        } else if (ring_is_deferred() && uring_enter(0, 0) < 0) {
             return false;
         }
-        take_completions();
+        uring_take();
     }
     while (ring.count > 0) {
         uint16_t buffer = ring.waiting[ring.next].buffer;
@@ -476,7 +476,7 @@ static bool next_of_ring(struct arrived *arrived)
         ring.next = (ring.next + 1) % BUFFERS;
         ring.count--;
         if (length < HEAD) {
-            lend(buffer);
+            uring_lend(buffer);
             continue;
         }
         ring.given = buffer;
@@ -495,32 +495,32 @@ static bool next_of_ring(struct arrived *arrived)
 
 #else
 
-static int begin_ring(void)
+static int uring_begin(void)
 {
     errno = ENOSYS;
     return -1;
 }
 
-static const char *cannot_ring(void)
+static const char *uring_cannot(void)
 {
     return "no io_uring: it was compiled with headers of a Linux before 6.1";
 }
 
-static int send_by_ring(unsigned int first, unsigned int count)
+static int uring_send(unsigned int first, unsigned int count)
 {
     (void)first, (void)count;
     errno = ENOSYS;
     return -1;
 }
 
-static int wait_for_ring(struct pollfd *fds, nfds_t count, const struct timespec *timeout)
+static int uring_wait(struct pollfd *fds, nfds_t count, const struct timespec *timeout)
 {
     (void)fds, (void)count, (void)timeout;
     errno = ENOSYS;
     return -1;
 }
 
-static bool next_of_ring(struct arrived *arrived)
+static bool uring_next(struct arrived *arrived)
 {
     (void)arrived;
     errno = ENOSYS;
@@ -540,7 +540,7 @@ const char *qp_cannot_io(void)
 {
     switch (chosen) {
     case IO_URING:
-        return cannot_ring();
+        return uring_cannot();
     case IO_XDP:
         return xdp_cannot();
     default:
@@ -562,11 +562,11 @@ int __wrap_bind(int fd, const struct sockaddr *address, socklen_t length)
     many.next = many.count = 0;
     if (chosen == IO_XDP)
         return xdp_begin(fd);
-    return chosen == IO_URING ? begin_ring() : 0;
+    return chosen == IO_URING ? uring_begin() : 0;
 }
 
 /* Sends a batch, all of it or nothing. */
-static ssize_t send_batch(const struct msghdr *message, size_t segment)
+static ssize_t io_send_batch(const struct msghdr *message, size_t segment)
 {
     uint8_t *bytes = message->msg_iov->iov_base;
     size_t length = message->msg_iov->iov_len;
@@ -593,7 +593,7 @@ static ssize_t send_batch(const struct msghdr *message, size_t segment)
             return taken < 0 ? -1 : (ssize_t)length;
     }
     while (sent < count) {
-        int taken = chosen == IO_URING ? send_by_ring(sent, count) : send_many(sent, count);
+        int taken = chosen == IO_URING ? uring_send(sent, count) : io_send_many(sent, count);
         if (taken >= 0) {
             sent += (unsigned int)taken;
             continue;
@@ -615,7 +615,7 @@ ssize_t __wrap_sendto(int fd, const void *bytes, size_t length, int flags, const
         return __real_sendto(fd, bytes, length, flags, to, room);
     struct iovec vector = {.iov_base = (void *)bytes, .iov_len = length};
     struct msghdr message = {.msg_name = (void *)to, .msg_namelen = room, .msg_iov = &vector, .msg_iovlen = 1};
-    return send_batch(&message, length);
+    return io_send_batch(&message, length);
 }
 
 ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
@@ -627,22 +627,22 @@ ssize_t __wrap_sendmsg(int fd, const struct msghdr *message, int flags)
         for (struct cmsghdr *header = CMSG_FIRSTHDR(told); header != NULL; header = CMSG_NXTHDR(told, header)) {
             if (header->cmsg_level == IPPROTO_UDP && header->cmsg_type == UDP_SEGMENT) {
                 memcpy(&segment, CMSG_DATA(header), sizeof segment);
-                return send_batch(message, segment);
+                return io_send_batch(message, segment);
             }
         }
     }
     return __real_sendmsg(fd, message, flags);
 }
 
-static bool next(struct arrived *arrived)
+static bool io_next(struct arrived *arrived)
 {
     switch (chosen) {
     case IO_URING:
-        return next_of_ring(arrived);
+        return uring_next(arrived);
     case IO_XDP:
         return xdp_next(arrived);
     default:
-        return next_of_many(arrived);
+        return io_next_of_many(arrived);
     }
 }
 
@@ -652,7 +652,7 @@ ssize_t __wrap_recvmsg(int fd, struct msghdr *message, int flags)
 
     if (fd != own)
         return __real_recvmsg(fd, message, flags);
-    if (!next(&arrived))
+    if (!io_next(&arrived))
         return -1;
     size_t room = message->msg_iov->iov_len;
     size_t length = arrived.length < room ? arrived.length : room;
@@ -678,15 +678,15 @@ int __wrap_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
     if (of_socket == NULL)
         return __real_ppoll(fds, count, timeout, mask);
     if (chosen == IO_URING)
-        return wait_for_ring(fds, count, timeout);
+        return uring_wait(fds, count, timeout);
     if (chosen == IO_XDP) {
         of_socket->fd = xdp_file();
         int found = __real_ppoll(fds, count, xdp_is_sending() ? &soon : timeout, mask);
         of_socket->fd = own;
         return found;
     }
-    int ready = __real_ppoll(fds, count, many_waiting() ? &now : timeout, mask);
-    if (ready < 0 || !many_waiting())
+    int ready = __real_ppoll(fds, count, io_many_waiting() ? &now : timeout, mask);
+    if (ready < 0 || !io_many_waiting())
         return ready;
     ready += of_socket->revents == 0;
     of_socket->revents |= POLLIN;

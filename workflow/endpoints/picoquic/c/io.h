@@ -32,7 +32,7 @@ int __real_ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
 int xdp_begin(int udp);
 /* Why it cannot begin where the program's peer, or its own address, is; NULL if it can. */
 const char *xdp_cannot(void);
-/* Sends a batch, all of it or nothing; 0: the peer's address on the link is not known yet, so that the kernel sends it. */
+/* Sends a batch, all of it or nothing; 0: the peer's address on the link is not known yet, the kernel is to send it. */
 int xdp_send(const struct sockaddr *to, const struct iovec *parts, unsigned int count);
 bool xdp_next(struct arrived *arrived);
 /* The file to wait for in place of the socket. */

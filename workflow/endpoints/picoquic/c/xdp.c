@@ -451,7 +451,7 @@ const char *qp_io_lost(bool finished)
 /* ---- frames ---- */
 
 /* The sum of 16-bit words that Internet checksums are made of (RFC 1071), in the order of the machine. */
-static uint64_t sum(const uint8_t *bytes, size_t length, uint64_t sofar)
+static uint64_t xdp_sum(const uint8_t *bytes, size_t length, uint64_t sofar)
 {
     while (length >= 4) {
         uint32_t word;
@@ -465,26 +465,26 @@ static uint64_t sum(const uint8_t *bytes, size_t length, uint64_t sofar)
     return sofar + last;
 }
 
-static uint16_t folded(uint64_t total)
+static uint16_t xdp_folded(uint64_t total)
 {
     while (total >> 16)
         total = (total & 0xffff) + (total >> 16);
     return (uint16_t)total;
 }
 
-static void put16(uint8_t *to, uint16_t value)
+static void xdp_put16(uint8_t *to, uint16_t value)
 {
     value = htons(value);
     memcpy(to, &value, 2);
 }
 
 /* Sum over the pseudo header (RFC 768): both addresses of the IP header, the protocol and the length. */
-static uint64_t pseudo(const uint8_t *ip, size_t udp_length)
+static uint64_t xdp_pseudo(const uint8_t *ip, size_t udp_length)
 {
-    return sum(ip + 12, 8, 0) + htons(IPPROTO_UDP) + htons((uint16_t)udp_length);
+    return xdp_sum(ip + 12, 8, 0) + htons(IPPROTO_UDP) + htons((uint16_t)udp_length);
 }
 
-static void reclaim(void)
+static void xdp_reclaim(void)
 {
     uint32_t consumer = *xdp.completion.consumer;
     uint32_t producer = __atomic_load_n(xdp.completion.producer, __ATOMIC_ACQUIRE);
@@ -495,7 +495,7 @@ static void reclaim(void)
 }
 
 /* Has the kernel send what is in the ring: it takes a few frames a call. */
-static int kick(void)
+static int xdp_kick(void)
 {
     uint32_t before;
 
@@ -513,7 +513,7 @@ static int kick(void)
 
 bool xdp_is_sending(void)
 {
-    return *xdp.send.producer != __atomic_load_n(xdp.send.consumer, __ATOMIC_ACQUIRE) && kick() == 0 &&
+    return *xdp.send.producer != __atomic_load_n(xdp.send.consumer, __ATOMIC_ACQUIRE) && xdp_kick() == 0 &&
            *xdp.send.producer != __atomic_load_n(xdp.send.consumer, __ATOMIC_ACQUIRE);
 }
 
@@ -523,11 +523,11 @@ int xdp_send(const struct sockaddr *to, const struct iovec *parts, unsigned int 
 
     if (!xdp.known || peer->sin_family != AF_INET || peer->sin_addr.s_addr != xdp.peer)
         return 0;
-    reclaim();
+    xdp_reclaim();
     if (xdp.free_count < count) {
-        if (kick() < 0)
+        if (xdp_kick() < 0)
             return -1;
-        reclaim();
+        xdp_reclaim();
         if (xdp.free_count < count) {
             errno = EAGAIN;
             return -1;
@@ -539,17 +539,17 @@ int xdp_send(const struct sockaddr *to, const struct iovec *parts, unsigned int 
         uint8_t *frame = xdp.frames + place, *ip = frame + 14, *udp = ip + 20;
         size_t length = parts[i].iov_len;
         memcpy(frame, xdp.head, sizeof xdp.head);
-        put16(ip + 2, (uint16_t)(28 + length));
-        put16(ip + 4, xdp.identification++);
+        xdp_put16(ip + 2, (uint16_t)(28 + length));
+        xdp_put16(ip + 4, xdp.identification++);
         memset(ip + 10, 0, 2);
-        uint16_t checksum = (uint16_t)~folded(sum(ip, 20, 0));
+        uint16_t checksum = (uint16_t)~xdp_folded(xdp_sum(ip, 20, 0));
         memcpy(ip + 10, &checksum, 2);
         memcpy(udp, &xdp.port, 2);
         memcpy(udp + 2, &peer->sin_port, 2);
-        put16(udp + 4, (uint16_t)(8 + length));
+        xdp_put16(udp + 4, (uint16_t)(8 + length));
         memset(udp + 6, 0, 2);
         memcpy(udp + 8, parts[i].iov_base, length);
-        checksum = (uint16_t)~folded(sum(udp, 8 + length, pseudo(ip, 8 + length)));
+        checksum = (uint16_t)~xdp_folded(xdp_sum(udp, 8 + length, xdp_pseudo(ip, 8 + length)));
         if (checksum == 0) /* which would mean that there is none */
             checksum = 0xffff;
         memcpy(udp + 6, &checksum, 2);
@@ -559,10 +559,10 @@ int xdp_send(const struct sockaddr *to, const struct iovec *parts, unsigned int 
         };
     }
     __atomic_store_n(xdp.send.producer, producer, __ATOMIC_RELEASE);
-    return kick() < 0 ? -1 : (int)count;
+    return xdp_kick() < 0 ? -1 : (int)count;
 }
 
-static void give_back(uint64_t frame)
+static void xdp_give_back(uint64_t frame)
 {
     uint32_t producer = *xdp.fill.producer;
 
@@ -571,7 +571,7 @@ static void give_back(uint64_t frame)
 }
 
 /* Takes the link addresses of a frame for those of its sender. */
-static void learn(const uint8_t *frame)
+static void xdp_learn(const uint8_t *frame)
 {
     const uint8_t *ip = frame + 14;
 
@@ -580,7 +580,7 @@ static void learn(const uint8_t *frame)
     memcpy(&xdp.peer, ip + 12, 4);
     memcpy(xdp.head, frame + 6, 6);
     memcpy(xdp.head + 6, frame, 6);
-    put16(xdp.head + 12, 0x0800);
+    xdp_put16(xdp.head + 12, 0x0800);
     uint8_t *head = xdp.head + 14;
     memset(head, 0, 20);
     head[0] = 0x45;
@@ -596,19 +596,19 @@ static void learn(const uint8_t *frame)
  * Whether the checksum of a datagram is right, or it has none, or a kernel left it to the interface, which is none that
  * makes checksums: it is then that of the pseudo header alone.
  */
-static bool is_sound(const uint8_t *ip, const uint8_t *udp, size_t length)
+static bool xdp_is_sound(const uint8_t *ip, const uint8_t *udp, size_t length)
 {
-    uint64_t begun = pseudo(ip, length);
+    uint64_t begun = xdp_pseudo(ip, length);
     uint16_t there;
 
     memcpy(&there, udp + 6, 2);
-    return there == 0 || folded(sum(udp, length, begun)) == 0xffff || there == folded(begun);
+    return there == 0 || xdp_folded(xdp_sum(udp, length, begun)) == 0xffff || there == xdp_folded(begun);
 }
 
 bool xdp_next(struct arrived *arrived)
 {
     if (xdp.given) {
-        give_back(xdp.given_frame);
+        xdp_give_back(xdp.given_frame);
         xdp.given = false;
     }
     for (;;) {
@@ -624,15 +624,15 @@ bool xdp_next(struct arrived *arrived)
         size_t length = (size_t)(udp[4] << 8 | udp[5]);
         /* the program at the interface has seen to it that the headers are there; the rest may be anything */
         if (length < 8 || length + 34 > one.len) {
-            give_back(lent);
+            xdp_give_back(lent);
             continue;
         }
-        if (!is_sound(ip, udp, length)) {
+        if (!xdp_is_sound(ip, udp, length)) {
             xdp.bad_checksums++;
-            give_back(lent);
+            xdp_give_back(lent);
             continue;
         }
-        learn(frame);
+        xdp_learn(frame);
         xdp.from = (struct sockaddr_in){.sin_family = AF_INET};
         memcpy(&xdp.from.sin_addr, ip + 12, 4);
         memcpy(&xdp.from.sin_port, udp, 2);
