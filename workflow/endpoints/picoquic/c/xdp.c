@@ -355,19 +355,18 @@ static int open_at_interface(void)
         setsockopt(xdp.fd, SOL_SOCKET, SO_SNDBUF, &send_buffer, sizeof send_buffer);
     if (open_queues() < 0)
         return refuse_call("rings");
-    struct sockaddr_xdp address = {
-        .sxdp_family = AF_XDP,
-        .sxdp_ifindex = interface,
-        .sxdp_queue_id = QUEUE,
-        .sxdp_flags = XDP_ZEROCOPY | XDP_USE_NEED_WAKEUP,
-    };
-    xdp.zero_copy = bind(xdp.fd, (const void *)&address, sizeof address) == 0;
-    if (!xdp.zero_copy) {
-        address.sxdp_flags = XDP_COPY | XDP_USE_NEED_WAKEUP;
-        while (bind(xdp.fd, (const void *)&address, sizeof address) < 0) {
-            if (!try_again(&tries))
-                return refuse_call("bind");
-        }
+    struct sockaddr_xdp address = {.sxdp_family = AF_XDP, .sxdp_ifindex = interface, .sxdp_queue_id = QUEUE};
+    /* without copies, or else, where the interface cannot, with them */
+    for (int copies = 0;;) {
+        address.sxdp_flags = (uint16_t)((copies ? XDP_COPY : XDP_ZEROCOPY) | XDP_USE_NEED_WAKEUP);
+        xdp.zero_copy = !copies;
+        if (bind(xdp.fd, (const void *)&address, sizeof address) == 0)
+            break;
+        if (try_again(&tries))
+            continue;
+        if (copies || errno == EBUSY)
+            return refuse_call("bind");
+        copies = 1;
     }
     union bpf_attr create = {
         .map_type = BPF_MAP_TYPE_XSKMAP,
