@@ -198,6 +198,17 @@ def test_a_program_has_no_rights_and_a_place_of_its_own(testbed: LocalTestbed, t
     assert "a" not in said(testbed, tmp_path, "ls", "/tmp").split()
 
 
+def test_a_program_keeps_the_capabilities_that_it_needs_and_no_others(testbed: LocalTestbed, tmp_path: Path) -> None:
+    status = said(testbed, tmp_path, "cat", "/proc/self/status", capabilities=program.BYPASSING)
+    rows = dict(row.split(":", 1) for row in status.splitlines())
+    # linux/capability.h: CAP_NET_ADMIN, CAP_NET_RAW, CAP_IPC_LOCK, CAP_BPF
+    kept = sum(1 << number for number in (12, 13, 14, 39))
+    assert {int(rows[f"Cap{which}"], 16) for which in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {kept}
+    assert set(rows["Uid"].split()) != {"0"}
+    told = testbed.client.confinement(Confined(Limits(), capabilities=program.BYPASSING))
+    assert told["capabilities"] == list(program.BYPASSING)
+
+
 def test_a_private_directory_is_for_the_program_that_needs_it(testbed: LocalTestbed, tmp_path: Path) -> None:
     private = tmp_path.parent / "private"
     private.mkdir()

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +37,7 @@ QUIC = [name for name in LIBRARIES if PROJECT.libraries[name].transport == "quic
 TCP = [name for name in LIBRARIES if PROJECT.libraries[name].transport == "tcp"]
 NOOP = sample.libraries("noop")
 PQ = sample.libraries("pq")
+WAYS = [(name, io) for name in QUIC for io in PROJECT.libraries[name].supports.io if io in ("mmsg", "io-uring")]
 GROUPS = [group.name for group in PROJECT.algorithms.groups]
 SIGNATURES = [signature.name for signature in PROJECT.algorithms.signatures]
 POST_QUANTUM = [
@@ -198,6 +199,36 @@ def test_any_client_downloads_from_any_server(
     times = [got.t_client_hello, got.t_handshake_complete, got.t_request_sent, got.t_first_byte, got.t_last_byte]
     assert None not in times
     assert times == sorted(times, key=lambda t: t or 0)
+
+
+@pytest.mark.parametrize("send_buffer", ["6815744", "20000"])
+@pytest.mark.parametrize("at", [("client", "server"), ("client",), ("server",)])
+@pytest.mark.parametrize(("library", "io"), WAYS)
+def test_datagrams_pass_as_an_end_is_told(
+    bench: Bench, library: str, io: str, at: Sequence[str], send_buffer: str
+) -> None:
+    """With little room in the socket, too, which takes only a part of a batch then."""
+    client, server = ({"io": io} if role in at else {} for role in ("client", "server"))
+    running = bench.serve(library, **server, send_buffer=send_buffer)
+    code, log = bench.download(library, "stock", running.address, **client, connections="3")
+    assert code == 0, log.read_text()
+    assert [one.content_ok for one in events.read(log, "client").connections] == [True] * 3
+    running.stopped(3)
+    started = {"client": events.read(log, "client").start, "server": events.read(running.log, "server").start}
+    for role, start in started.items():
+        told, own = start.options, role in at
+        assert (told.get("io"), told["gso"], told["gro"]) == ((io, False, False) if own else (None, True, True))
+
+
+@pytest.mark.parametrize("library", dict.fromkeys(name for name, _ in WAYS))
+@pytest.mark.parametrize("words", [["--io"], ["--io", "gso"], ["--io=pigeons"]])
+def test_a_way_that_is_none_is_a_wrong_command_line(bench: Bench, library: str, words: list[str]) -> None:
+    done = subprocess.run(
+        [bench.program(library, "stock", "server"), *words], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("--io: ")
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize("library", sample.libraries("stock"))

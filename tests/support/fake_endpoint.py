@@ -56,6 +56,10 @@ def main() -> int:
 
         asked = options.get("--gso")
         sending = {"gso": asked != "off", "gso_paced": asked == "paced"} if asked is not None else {}
+        if "--gro" in options:
+            sending["gro"] = options["--gro"] == "on"
+        if "--io" in options:
+            sending |= {"gso": False, "gro": False, "io": "gso" if behaviour == "other io" else options["--io"]}
         if "--pacing" in options:
             sending["pacing"] = "off" if behaviour == "unpaced" else options["--pacing"]
         if "--etf" in options:

@@ -306,6 +306,12 @@ def test_an_end_that_cannot_tell_is_unproven_with_and_refused_without_aes_instru
         ("aioquic", {"bytes": 67108865}),
         ("tcp-tls", {"gso": "off"}),
         ("quinn", {"flavour": "no-rollback"}),
+        ("picoquic", {"io": "af-xdp"}),
+        ("quiche", {"io": "single"}),
+        ("quiche", {"io": "mmsg"}),
+        ("msquic", {"io": "gso"}),
+        ("tcp-tls", {"io": "single"}),
+        ("bare-udp", {"io": "gso"}),
     ],
     ids=wording.name,
 )
@@ -595,6 +601,51 @@ def test_the_server_is_told_of_etf_and_has_to_report_it(tmp_path: Path, monkeypa
     shutil.rmtree(project.raw)
     with pytest.raises(MeasureError, match="the server reports etf False, the cell says True"):
         run(project)
+
+
+def test_both_ends_or_one_are_told_how_datagrams_pass_and_a_proof_does_not_depend_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = made(tmp_path, monkeypatch, "io: single", "io: io-uring, io_at: server", library="picoquic")
+    testbed = FakeTestbed()
+    run(project, testbed)
+    told = {
+        (Path(argv[0]).name, tuple(argv[argv.index(name) + 1] for name in ("--gso", "--gro", "--io") if name in argv))
+        for argv in spawned(testbed)
+    }
+    both_off, both_on, by_ring = ("off", "off"), ("on", "on"), ("io-uring",)
+    # of the cells and, with what the workload says, of the proof
+    expected = {("client", both_off), ("server", both_off), ("client", both_on), ("server", by_ring)}
+    assert told == expected | {("server", both_on)}
+    assert len(runs(project, "proofs/*")) == 1
+    found = {entry["cell"]["label"]: entry for entry in runs(project)}
+    options = found["two"]["host"]["options"]
+    assert [(options[role]["gso"], options[role].get("io")) for role in ("client", "server")] == [
+        (True, None),
+        (False, "io-uring"),
+    ]
+    table = table_of(project.raw).filter(label="two", arm="main").select("io", "io_at")
+    assert ("io-uring", "server") in table.rows()
+
+
+def test_an_end_that_passes_datagrams_otherwise_than_the_cell_says_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = made(tmp_path, monkeypatch, "io: gso", "io: mmsg", library="picoquic")
+    behave(project, "picoquic", "stock", client=["other io"])
+    with pytest.raises(MeasureError, match="the client reports io gso, the cell says mmsg"):
+        run(project)
+
+
+@pytest.mark.parametrize(
+    "wrong", ["io: mmsg, gro: false", "io_at: client", "io: gso, io_at: server", "io: af-xdp, mtu: 3000"]
+)
+def test_what_does_not_go_together_with_a_way_of_datagrams_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, snapshot: SnapshotAssertion
+) -> None:
+    with pytest.raises(ConfigError) as error:
+        made(tmp_path, monkeypatch, "io: single", wrong, library="picoquic")
+    assert wording.one_line(error.value, tmp_path, names=".yaml: ") == snapshot
 
 
 class LosingTestbed(FakeTestbed):

@@ -15,6 +15,9 @@ const WRAPPED: [(&str, &str); 2] = [
     ("linear", "picosplay_find_previous"),
 ];
 
+/// Functions of the C library that datagrams pass through, which `c/io.c` has others for.
+const CALLED: [&str; 5] = ["bind", "sendto", "sendmsg", "recvmsg", "ppoll"];
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-changed=c");
@@ -58,10 +61,9 @@ fn build() -> Result<(), Box<dyn Error>> {
         }
     }
     build.compile("quicbed_picoquic");
-    for (feature, function) in WRAPPED {
-        if enabled(feature) {
-            println!("cargo:rustc-link-arg=-Wl,--wrap={function}");
-        }
+    let wrapped = WRAPPED.iter().filter(|(feature, _)| enabled(feature));
+    for function in wrapped.map(|(_, function)| function).chain(&CALLED) {
+        println!("cargo:rustc-link-arg=-Wl,--wrap={function}");
     }
     for directory in [&picoquic, &openssl] {
         let lib = directory.join("lib");

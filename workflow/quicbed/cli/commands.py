@@ -34,7 +34,7 @@ KINDS = ("libraries", "variants", "experiments", "claims", "runs")
 N = TypeVar("N", int, float)
 _COMPARED = (
     *("cipher", "aead", "header_protection", "group", "signature", "tls_version", "alpn"),
-    *("mtu", "offloads", "gso", "gro", "pacing", "congestion_control", "receive_buffer", "aes_hardware", "march"),
+    *("mtu", "offloads", "gso", "gro", "io", "pacing", "congestion_control", "receive_buffer", "aes_hardware", "march"),
 )
 """Keys of variants that `compare` takes."""
 _LOG_TEXT = "file that gets what is said"

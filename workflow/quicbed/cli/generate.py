@@ -32,7 +32,18 @@ from quicbed.claims.causes import Causes
 from quicbed.claims.papers import Paper
 from quicbed.cli.parser import GROUPS
 from quicbed.config import algorithms
-from quicbed.config.model import Cipher, Config, Experiment, ExternalFile, Library, Project, Statement, Study, Testbed
+from quicbed.config.model import (
+    Cipher,
+    Config,
+    Experiment,
+    ExternalFile,
+    Io,
+    Library,
+    Project,
+    Statement,
+    Study,
+    Testbed,
+)
 from quicbed.contract import events
 from quicbed.plan import cells, march
 from quicbed.plan.built import Build
@@ -521,6 +532,8 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
             found.append(("UDP GRO", "it receives every datagram by itself, see above"))
         if isinstance(supports.gso_paced, str):
             found.append(("`--gso paced`", supports.gso_paced))
+        if missing := [f"`{io}`" for io in get_args(Io) if io not in supports.io]:
+            found.append((f"datagrams by {', '.join(missing)} (`io`)", "its endpoints cannot be told to"))
     found += [(f"`--pacing {value}`", why) for value, why in supports.pacing.items() if isinstance(why, str)]
     if isinstance(supports.release_times, str):
         found.append(("pacing precision, by the release times of packets", supports.release_times))

@@ -243,6 +243,8 @@ def held_open(label: str) -> str:
 
 MOST_REORDERED_MTU = 1500
 """MTU in bytes up to which a link can hold a frame."""
+MOST_BYPASSING_MTU = 1500
+"""MTU in bytes up to which AF_XDP sockets have room for a frame."""
 SHARED_BY_PAIRS = (
     "mtu",
     "rate_mbit",
@@ -427,14 +429,14 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: held needs load")
             if variant.processors is not None and (variant.load is None or variant.held is not None):
                 raise ValueError(f"variants: `{variant.label}`: processors needs open_loop, without `held`")
-            sending = (variant.pacing, variant.gso, variant.gro, variant.congestion_control, variant.qdisc)
+            sending = (variant.pacing, variant.gso, variant.gro, variant.io, variant.congestion_control, variant.qdisc)
             if handshakes and any(value is not None for value in sending):
                 raise ValueError(
-                    f"variants: `{variant.label}`: pacing, gso, gro, congestion_control and qdisc need workload.kind "
-                    "`bulk`"
+                    f"variants: `{variant.label}`: pacing, gso, gro, io, congestion_control and qdisc need "
+                    "workload.kind `bulk`"
                 )
             problem = self._size_problem(variant) or tls12_problem(variant) or self._reorder_problem(variant)
-            if problem is not None:
+            if (problem := problem or self._io_problem(variant)) is not None:
                 raise ValueError(f"variants: `{variant.label}`: {problem}")
             if (variant.gso, variant.gro) != (None, None) and variant.offloads is not None:
                 raise ValueError(
@@ -549,6 +551,16 @@ class Experiment(Model):
             return "reorder_permille and reorder_packets need link.mode `wire` and workload.kind `bulk` or `page`"
         if (variant.mtu or self.link.mtu) > MOST_REORDERED_MTU:
             return f"reorder_packets needs an MTU of at most {MOST_REORDERED_MTU}: no longer frame is held"
+        return None
+
+    def _io_problem(self, variant: Variant) -> str | None:
+        """Why datagrams cannot pass as a variant says, or None."""
+        if variant.io_at is not None and variant.io in (None, "gso"):
+            return "io_at needs io, other than `gso`, which both ends have"
+        if variant.io is not None and (variant.gso, variant.gro, variant.offloads) != (None, None, None):
+            return "leave out gso, gro and offloads, which io stands for"
+        if variant.io == "af-xdp" and (self.link.mode != "wire" or (variant.mtu or self.link.mtu) > MOST_BYPASSING_MTU):
+            return f"io af-xdp needs link.mode `wire` and an MTU of at most {MOST_BYPASSING_MTU}: no larger frame fits"
         return None
 
     def _size_problem(self, variant: Variant) -> str | None:

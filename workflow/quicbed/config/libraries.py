@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 from quicbed.config import algorithms
 from quicbed.config.reading import ConfigError, Model, Name, check_known, files_in, parse_model, read_yaml
 from quicbed.config.testbeds import Regex
-from quicbed.config.variants import Cipher, Pacing
+from quicbed.config.variants import Cipher, Io, Pacing
 
 Component = Literal[
     "boringssl",
@@ -154,6 +154,11 @@ class Supports(Model):
         "it cannot.",
     )
     gro: bool | None = Field(description="UDP GRO on receiving; null for TCP.")
+    io: list[Io] = Field(
+        default_factory=list,
+        description="Ways in which its endpoints can be told to pass datagrams to the kernel and back (`io` of "
+        "variants); empty: that is up to the library.",
+    )
     pages: bool = Field(
         False,
         description="Whether its endpoints load pages, several objects over one connection as browsers do, and keep "

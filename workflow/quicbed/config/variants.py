@@ -14,6 +14,7 @@ Aead = Literal["standard", "noop", "noenc"]
 Offloads = Literal["off", "gso-gro", "default"]
 Pacing = Literal["off", "library", "txtime"]
 Gso = Literal["off", "on", "paced"]
+Io = Literal["single", "mmsg", "gso", "io-uring", "af-xdp"]
 Discipline = Literal["fq", "etf", "etf-launchtime"]
 TlsVersion = Literal["TLSv1.2", "TLSv1.3"]
 LoadedBy = Literal["endpoint", "chromium"]
@@ -176,6 +177,16 @@ class Variant(Model):
         "time begins. null: that of `workload`.",
     )
     gro: bool | None = Field(None, description="UDP generic receive offload; null: that of `workload`.")
+    io: Io | None = Field(
+        None,
+        description="How datagrams pass between endpoints and the kernel, in place of `gso` and `gro`: `single`: one a "
+        "call; `mmsg`: many a call, sendmmsg(2) and recvmmsg(2); `gso`: UDP GSO and GRO; `io-uring`: through the rings "
+        "of io_uring(7); `af-xdp`: past the kernel's stack, with link mode `wire`. Of libraries with `supports.io`. "
+        "null: as `gso` and `gro` say.",
+    )
+    io_at: Literal["client", "server"] | None = Field(
+        None, description="The end that `io` is of, while the other has `gso`; null: both."
+    )
     congestion_control: str | None = Field(
         None, description="Congestion control of both endpoints; null: that of `workload`."
     )

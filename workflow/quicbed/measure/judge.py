@@ -13,7 +13,7 @@ from quicbed.contract import events
 from quicbed.measure import playback
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.event_logs import Logs, failures
-from quicbed.plan.cells import Cell, alpn_of, congestion_control_of, pacing_of
+from quicbed.plan.cells import Cell, alpn_of, congestion_control_of, io_of, pacing_of
 from quicbed.plan.spec import RunSpec
 
 SUITES = {
@@ -555,6 +555,8 @@ def _sending(attempt: Attempt, spec: RunSpec, role: Side, options: Mapping[str, 
         wanted |= {"gso": variant.gso != "off", "gso_paced": variant.gso == "paced"}
     if variant.gro is not None:
         wanted["gro"] = variant.gro
+    if (io := io_of(variant, role)) is not None:
+        wanted |= {"gso": io == "gso", "gro": io == "gso"} | ({} if io in ("single", "gso") else {"io": io})
     external = library.external is not None
     if external and spec.quic:
         if variant.offloads is not None:

@@ -10,12 +10,14 @@ from pathlib import Path
 from quicbed.builds.recipes import external
 from quicbed.config.model import Library, Project, Side
 from quicbed.measure import browser, callgrind, certificates, fleet
-from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of, pacing_of
+from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of, io_of, pacing_of
 from quicbed.plan.spec import HOLD_S, RunSpec
 from quicbed.store.paths import KEYS, PORT, RELEASES
 from quicbed.testbed import Confined, Host, Testbed
 
 SERVER_NAME = "server"
+BYPASSING = ("bpf", "ipc_lock", "net_admin", "net_raw")
+"""Capabilities that an AF_XDP socket takes, with its memory and a program at the interface (capabilities(7))."""
 RELEASE_TIMES = "QUICBED_RELEASE_TIMES"
 """Variable that names the file for them (`quicbed.wire.releases`)."""
 # A handshake that takes longer has failed, in seconds; the whole run has the limit of its scale.
@@ -166,8 +168,14 @@ class Program:
         if self.role == "server":
             words += ["--retry", _switch(variant.retry)]
         words += ["--header-protection", _switch(variant.header_protection)]
-        gso = "paced" if variant.gso == "paced" else _switch(workload.gso and supports.gso)
-        words += ["--gso", gso, "--gro", _switch(workload.gro and supports.gro)]
+        match io_of(variant, self.role):
+            case None:
+                gso = "paced" if variant.gso == "paced" else _switch(workload.gso and supports.gso)
+                words += ["--gso", gso, "--gro", _switch(workload.gro and supports.gro)]
+            case "single" | "gso" as io:
+                words += ["--gso", _switch(io == "gso"), "--gro", _switch(io == "gso")]
+            case io:
+                words += ["--io", io]
         words += ["--udp-payload", str(self.spec.link.mtu - UDP_OVERHEAD)]
         words += ["--receive-buffer", str(workload.receive_buffer), "--send-buffer", str(workload.receive_buffer)]
         return [*words, "--window", str(workload.window)]
@@ -206,6 +214,7 @@ class Program:
             confined(self.project, self.testbed, self.side, self.role, private),
             transfer_bytes=self.spec.bytes,
             buffer_bytes=self.spec.workload.receive_buffer,
+            capabilities=BYPASSING if io_of(self.spec.cell.variant, self.role) == "af-xdp" else (),
         )
 
 

@@ -91,22 +91,31 @@ def pacing_of(library: Library, asked: str | None, congestion_control: str) -> s
     return next(value for value, able in supports.pacing.items() if able is True)
 
 
+def io_of(variant: CellVariant, role: Side) -> str | None:
+    """How datagrams pass at one end of a cell, or None if UDP GSO and GRO are all that is said of it."""
+    return "gso" if variant.io is not None and variant.io_at not in (None, role) else variant.io
+
+
 def pacing_reason(title: str, library: Library, variant: Variant, congestion_control: str) -> str | None:
     """Why a library cannot pace as a variant asks, or None if it can."""
     supports = library.supports
     paced = supports.paces is None or congestion_control in supports.paces
-    if library.transport == "udp" and (variant.gso, variant.gro) != (None, None):
+    if library.transport == "udp" and (variant.gso, variant.gro, variant.io) != (None, None, None):
         return f"{title} is always with UDP GSO and GRO"
     if variant.gso is not None and library.transport != "quic":
         return f"{title}: the kernel segments what TCP sends"
     if variant.gro is not None and library.transport != "quic":
         return f"{title}: the kernel joins what TCP receives"
+    if variant.io is not None and library.transport != "quic":
+        return f"{title}: the kernel makes the segments of TCP"
     if variant.gso in ("on", "paced") and not supports.gso:
         return f"{title} has no UDP GSO"
     if variant.gro and not supports.gro:
         return f"{title} has no UDP GRO"
     if variant.gso == "paced" and supports.gso_paced is not True:
         return f"{title}: {supports.gso_paced}"
+    if variant.io is not None and variant.io not in supports.io:
+        return f"{title}: its endpoints cannot be told to pass datagrams by `{variant.io}`"
     if variant.pacing is not None and variant.pacing != "own":
         able = supports.pacing.get(variant.pacing, "its endpoint is not told how to pace")
         if able is not True:
@@ -372,6 +381,8 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
         "pacing": variant.pacing,
         "gso": variant.gso,
         "gro": variant.gro,
+        "io": variant.io,
+        "io_at": variant.io_at,
         "congestion_control": variant.congestion_control,
         "qdisc": variant.qdisc,
         "background": variant.background and variant.background.model_dump(exclude_none=True),
@@ -421,7 +432,7 @@ def as_proven(cell: Cell, kind: str) -> Cell:
 
     Of a video, what is captured is a page, loaded by the same browser.
     """
-    sending = ("pacing", "gso", "gro", "congestion_control", "qdisc")
+    sending = ("pacing", "gso", "gro", "io", "io_at", "congestion_control", "qdisc")
     link = ("loss_percent", "reorder_permille", "reorder_packets", "rate_mbit")
     within = ("receive_buffer", "load", "held", "processors", "offloads", "background")
     # the library's client downloads as it loads pages, and a browser does nothing but load them

@@ -59,6 +59,9 @@ class Variant(Part):
     pacing: str | None = None
     gso: str | None = None
     gro: bool | None = None
+    io: str | None = None
+    io_at: str | None = None
+    """Null for both ends."""
     congestion_control: str | None = None
     qdisc: str | None = None
     background: Annotated[Background, BeforeValidator(unless_null)] = Background()

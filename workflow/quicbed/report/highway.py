@@ -10,7 +10,16 @@ import polars as pl
 from quicbed.analysis import cpu_shares, highway_runs
 from quicbed.analysis.highway_runs import Published
 from quicbed.analysis.pairs import pair_table
-from quicbed.figures import cpu_figures, findings, goodput, highway_figures, link_figures, load_figures, pair_figures
+from quicbed.figures import (
+    cpu_figures,
+    findings,
+    goodput,
+    highway_figures,
+    io_figures,
+    link_figures,
+    load_figures,
+    pair_figures,
+)
 from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
 from quicbed.report import sections
@@ -121,6 +130,21 @@ class Highway(sections.Paper):
             link_figures.reordering,
             lambda table: findings.contrasts(table.filter(pl.col("flavour") == "stock"), labels, self.titles),
             prepare=link_figures.reorder_table,
+        )
+
+    def kernel_bypass(self) -> Section:
+        """Goodput and processor time by how datagrams pass between endpoints and the kernel."""
+        labels = {
+            "mmsg": "Many datagrams a call, against one",
+            "GSO": "GSO and GRO, against one datagram a call",
+            "io_uring": "io_uring, against one datagram a call",
+            "AF_XDP": "AF_XDP, against one datagram a call",
+        }
+        return self.section(
+            "kernel-bypass",
+            io_figures.by_io,
+            lambda table: findings.contrasts(table, labels, self.titles),
+            prepare=io_figures.io_table,
         )
 
     def load(self, experiment: str, needs: str = "") -> Section:

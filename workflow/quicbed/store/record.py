@@ -353,6 +353,9 @@ class Options(Part):
     gro: bool | None = None
     gso: bool | None = None
     gso_paced: bool | None = None
+    io: str | None = None
+    xdp: str | None = None
+    """Whether AF_XDP copies frames, and where its program is."""
     pacing: str | None = None
     etf: bool | None = None
     congestion_control: str | None = None

@@ -177,6 +177,8 @@ COLUMNS: list[Column] = [
     Column("pacing", pl.String(), "variant.pacing"),
     Column("gso", pl.String(), "variant.gso"),
     Column("gro", pl.Boolean(), "variant.gro"),
+    Column("io", pl.String(), "variant.io"),
+    Column("io_at", pl.String(), "variant.io_at"),
     Column("congestion_control", pl.String(), "variant.congestion_control"),
     Column("qdisc", pl.String(), "variant.qdisc"),
     # as it tells itself, whatever the cell says
@@ -191,6 +193,9 @@ COLUMNS: list[Column] = [
     Column("client_browser", pl.String(), "host.options.client.browser"),
     Column("client_gro", pl.Boolean(), "host.options.client.gro"),
     Column("server_gso", pl.Boolean(), "host.options.server.gso"),
+    # whether AF_XDP copies frames, and where its program is
+    Column("client_xdp", pl.String(), "host.options.client.xdp"),
+    Column("server_xdp", pl.String(), "host.options.server.xdp"),
     Column("loss_percent", pl.Float64(), "link.loss_percent"),
     Column("loss_seed", pl.Int64(), "host.loss_seed"),
     Column("reorder_permille", pl.Float64(), "link.reorder_permille"),

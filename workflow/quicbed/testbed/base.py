@@ -211,6 +211,8 @@ class Confined:
     """Directories that it may change: a copy of its own stands in their place (`Host.provide_copy`)."""
     names: Mapping[str, str] = field(default_factory=dict)
     """Addresses by name of host that it has to know."""
+    capabilities: tuple[str, ...] = ()
+    """Capabilities of root that it needs (capabilities(7))."""
     privileged: bool = False
     """Whether it runs as the user that the testbed is of, and sees all that this sees."""
 

@@ -216,7 +216,6 @@ class LocalHost(Host):
     def _view(self, confined: Confined) -> View:
         if self._user is None:
             raise ValueError(self._no_user)
-        buffers = self.allow_buffers(confined.buffer_bytes)
         return View(
             self._user,
             self._own / "tmp",
@@ -226,8 +225,7 @@ class LocalHost(Host):
             copies={path: self._copies[path] for path in confined.changing if path in self._copies},
             private=confined.private,
             names=confined.names,
-            # before Linux has it for a namespace of its own, this is all that there is in a container
-            capabilities=() if buffers else ("net_admin",),
+            capabilities=self._capabilities(confined),
         )
 
     def confinement(self, confined: Confined | None = None) -> dict[str, Any]:
@@ -238,8 +236,13 @@ class LocalHost(Host):
         }
         if why:
             return known | {"why": why}
-        buffers = self.allow_buffers(0 if confined is None else confined.buffer_bytes)
-        return known | {"capabilities": [] if buffers else ["net_admin"]}
+        return known | {"capabilities": self._capabilities(confined)}
+
+    def _capabilities(self, confined: Confined | None) -> list[str]:
+        """What a program keeps of root's."""
+        size, needed = (0, ()) if confined is None else (confined.buffer_bytes, confined.capabilities)
+        # before Linux has it for a namespace of its own, this is all that there is in a container
+        return sorted({*needed, *(() if self.allow_buffers(size) else ("net_admin",))})
 
     def place(self, directory: Path) -> Path:
         if self._user is None:

@@ -118,6 +118,22 @@ int qp_aes_hardware(void);
 const char *qp_cannot_run(void);
 
 /*
+ * How datagrams pass between the program and the kernel: as it calls the kernel, many in one call, through io_uring, or
+ * past the kernel's stack by AF_XDP. It is chosen before there is a socket.
+ */
+enum way { IO_SOCKET, IO_MMSG, IO_URING, IO_XDP };
+
+void qp_choose_io(enum way way);
+/* By which address the end of the link is found that AF_XDP is at: that of a client's peer, or a server's own. */
+void qp_choose_place(const struct sockaddr *address, bool peer);
+/* Why the kernel does not have what was chosen, or NULL. */
+const char *qp_cannot_io(void);
+/* Whether AF_XDP copies frames, and where its program is; NULL without it. */
+const char *qp_io_mode(void);
+/* What AF_XDP lost so far, or NULL. Before a transfer has finished, only what cannot go well is looked for. */
+const char *qp_io_lost(bool finished);
+
+/*
  * What the program `primitives` times, in flavour pq: with the very functions that connections use. Lengths are 0 where
  * it failed.
  */

@@ -10,7 +10,7 @@ use quicbed_poll::Connection as _;
 
 use crate::connection::{Application, Connection};
 use crate::endpoint::{self, Endpoint};
-use crate::Picoquic;
+use crate::{io, Picoquic};
 
 /// Makes connections.
 pub struct Client {
@@ -82,7 +82,7 @@ impl Download for Connection<Stream> {
             let id = self.open_stream();
             self.application_mut().id = Some(id);
         }
-        Ok(())
+        io::lost(self.application().transfer.is_finished()).map_or(Ok(()), Err)
     }
 
     fn has_asked(&self) -> bool {

@@ -19,7 +19,7 @@ use quicbed_poll::{Failed, PacketCounts};
 
 use crate::endpoint::{text, Endpoint};
 use crate::ffi::{self, Id, ID_LENGTH};
-use crate::IDLE_TIMEOUT_MS;
+use crate::{io, IDLE_TIMEOUT_MS};
 
 /// CRYPTO_ERROR is 0x0100 plus the TLS alert (RFC 9001, section 4.8).
 const CRYPTO_ERRORS: std::ops::RangeInclusive<u64> = 0x100..=0x1ff;
@@ -425,6 +425,10 @@ impl<App: Application> quicbed_poll::Connection for Connection<App> {
 
     fn reason(&mut self) -> Option<String> {
         let facts = self.facts();
+        // A download that lost frames within this program is none of this way of datagrams.
+        if let Some(lost) = io::lost(true) {
+            return Some(lost);
+        }
         if self.closed || !facts.ended {
             return None;
         }

@@ -136,6 +136,11 @@ extern "C" {
     pub fn qp_alert(alert: c_uint) -> *const c_char;
     pub fn qp_aes_hardware() -> c_int;
     pub fn qp_cannot_run() -> *const c_char;
+    pub fn qp_choose_io(way: c_uint);
+    pub fn qp_choose_place(address: *const libc::sockaddr, peer: bool);
+    pub fn qp_cannot_io() -> *const c_char;
+    pub fn qp_io_mode() -> *const c_char;
+    pub fn qp_io_lost(finished: bool) -> *const c_char;
 }
 
 #[cfg(feature = "pq")]

@@ -5,6 +5,7 @@ mod connection;
 mod endpoint;
 mod ffi;
 mod header;
+pub mod io;
 #[cfg(feature = "pq")]
 pub mod primitives;
 pub mod server;
@@ -35,6 +36,12 @@ pub struct InForce {
     #[serde(flatten)]
     options: OptionsInForce,
     aes_hardware: Option<bool>,
+    /// How datagrams pass, if neither by GSO and GRO nor one by one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    io: Option<&'static str>,
+    /// Whether AF_XDP copies frames, and where its program is.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    xdp: Option<String>,
 }
 
 impl Library for Picoquic {
@@ -77,12 +84,14 @@ impl Library for Picoquic {
             let reason = unsafe { CStr::from_ptr(reason) };
             return Some(reason.to_string_lossy().into_owned());
         }
-        Self::description().unsupported(options)
+        io::cannot().or_else(|| Self::description().unsupported(options))
     }
 
     fn in_force(mut options: OptionsInForce) -> Self::InForce {
         // picoquic always paces.
         options.pacing = Some(Pacing::Library);
+        // What is a batch of GSO for the program is none for the kernel.
+        options.gso &= io::given().is_none();
         // SAFETY: has no conditions.
         let aes_hardware = match unsafe { ffi::qp_aes_hardware() } {
             0 => Some(false),
@@ -92,6 +101,8 @@ impl Library for Picoquic {
         InForce {
             options,
             aes_hardware,
+            io: io::given().map(io::Io::name),
+            xdp: io::mode(),
         }
     }
 }
