@@ -98,6 +98,22 @@ def test_all_lines_of_libraries_have_the_same_axes(tmp_path: Path, monkeypatch: 
     assert (axes.yaxis.range, axes.yaxis2.range) == (axes.yaxis3.range, axes.yaxis4.range)
 
 
+def test_aeads_are_told_apart_without_colour(tmp_path: Path) -> None:
+    drawn_as = {trace.name: trace.marker.symbol for trace in drawn(tmp_path).figure.data if trace.showlegend is None}
+    marks = {name: mark for name, _, _, mark in goodput.AEADS.values()}
+    assert len(set(marks.values())) == len(marks)
+    assert drawn_as.items() >= {name: marks[name] for name in ("AES-128-GCM", "ChaCha20-Poly1305", "NOOP")}.items()
+
+
+def test_lines_have_as_many_libraries_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goodput, "ROW_GROUPS", 2)
+    figure = drawn(tmp_path).figure
+    names = [note.xref for note in figure.layout.annotations if note.text.startswith("<b>")]
+    lines = [names.count(line) for line in dict.fromkeys(names)]
+    assert sum(lines) == len(names) > 2
+    assert max(lines) - min(lines) <= 1
+
+
 def test_a_version_for_a_column_has_the_libraries_of_the_paper(tmp_path: Path) -> None:
     fakeruns.write_campaign(tmp_path / "raw", "aead-goodput", incidents=False)
     campaign, table = goodput.experiment_table(runs.table(tmp_path / "raw"), "aead-goodput")
