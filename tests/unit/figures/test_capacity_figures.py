@@ -56,6 +56,8 @@ def test_cores_are_drawn_beside_their_prediction(tmp_path: Path) -> None:
     bars = {trace.name: list(trace.y) for trace in drawn.figure.data if trace.type == "bar"}
     assert bars["RSA"] == pytest.approx([10, 10])
     assert bars["ML-DSA"] == pytest.approx([7, 7])
+    # neighbours are told apart without colours
+    assert [trace.marker.color == "white" for trace in drawn.figure.data if trace.type == "bar"] == [False, True]
     predicted = [y for trace in drawn.figure.data if trace.type == "scatter" for y in trace.y]
     assert predicted == pytest.approx([6, 6])
     assert drawn.table["experiment"].unique().to_list() == [capacity.EXPERIMENT]

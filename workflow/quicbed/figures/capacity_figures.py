@@ -16,7 +16,7 @@ from quicbed.figures.findings import Found
 from quicbed.figures.sheets import Sheet, leading
 from quicbed.store import runs
 
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
+COLOURS = (layout.BLUE, layout.SKY, layout.GREEN, layout.ORANGE, layout.VERMILION, layout.PINK)
 SYMBOLS = ("circle", "circle-open", "square", "square-open", "diamond", "diamond-open")
 PANEL_PX = 205
 BESIDES_PX, BELOW_PX, CORES_PX = 129, 58, 440
@@ -215,6 +215,13 @@ def _doubling_told(apart: Sequence[float]) -> str:
     return told
 
 
+def _bar(number: int) -> dict[str, Any]:
+    """As bars of a series look: hollow where its marks are, so that neighbours are told apart without colours."""
+    colour = COLOURS[number % len(COLOURS)]
+    hollow = SYMBOLS[number % len(SYMBOLS)].endswith("-open")
+    return {"color": "white" if hollow else colour, "line": {"color": colour, "width": 1.2}}
+
+
 def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str]) -> output.Drawn:
     """Cores that 10 000 connections a second take, measured and predicted; *series* is of `capacity.by_series`."""
     known = series.filter(pl.col("cores").is_not_null())
@@ -226,13 +233,12 @@ def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str
         own = {one["server_library"]: one for one in known.filter(pl.col("label") == label).to_dicts()}
         offset = step * (number - (len(labels) - 1) / 2)
         at = [(position + offset, own[server]) for position, server in enumerate(servers) if server in own]
-        colour = COLOURS[number % len(COLOURS)]
         figure.add_bar(
             x=[x for x, _ in at],
             y=[one["cores"] for _, one in at],
             width=step * 0.9,
             name=label,
-            marker={"color": colour},
+            marker=_bar(number),
             error_y=_interval([one for _, one in at]),
             hovertext=[_cost(one) for _, one in at],
             hoverinfo="text",
@@ -291,12 +297,13 @@ def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str
             y=[one["bytes_per_connection"] / 1024 for _, one in known],
             width=step * 0.9,
             name=label,
-            marker={"color": COLOURS[number % len(COLOURS)]},
+            marker=_bar(number),
             error_y={
                 "type": "data",
                 "symmetric": False,
                 "array": [_beyond(one, "bytes_high") for _, one in known],
                 "arrayminus": [-_beyond(one, "bytes_low") for _, one in known],
+                "color": layout.INK,
                 "thickness": 1,
                 "width": 2,
             },
@@ -508,6 +515,7 @@ def _interval(series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "symmetric": False,
         "array": [capacity.cores(high) - one["cores"] for (_, high), one in zip(ends, series, strict=True)],
         "arrayminus": [one["cores"] - capacity.cores(low) for (low, _), one in zip(ends, series, strict=True)],
+        "color": layout.INK,
         "thickness": 1,
         "width": 2,
     }

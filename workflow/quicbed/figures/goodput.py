@@ -32,17 +32,17 @@ READS = ("config/libraries/*.yaml",)
 COLUMN_GROUPS, COLUMN_ROW_PX = 2, 190
 """Libraries beside each other, and the height of a line of them, where a figure fits one column."""
 FLOOR = "#d9d9d9"
-PUBLISHED, PUBLISHED_EDGE = "rgba(0, 114, 178, 0.16)", "#0072B2"
+PUBLISHED, PUBLISHED_EDGE = "rgba(0, 114, 178, 0.16)", layout.BLUE
 """What a paper states, behind what was measured."""
 
 AEADS: dict[str, tuple[str, str, str, str]] = {
     # key: name, short name, colour (Okabe and Ito: told apart with any colour vision), mark (told apart without colour)
-    "aes-128-gcm": ("AES-128-GCM", "AES-128", "#0072B2", "circle"),
-    "aes-256-gcm": ("AES-256-GCM", "AES-256", "#56B4E9", "triangle-down"),
-    "chacha20-poly1305": ("ChaCha20-Poly1305", "ChaCha20", "#E69F00", "triangle-up"),
-    "noop": ("NOOP", "NOOP", "#009E73", "diamond"),
-    "noenc": ("NOENC", "NOENC", "#D55E00", "cross"),
-    "aes-software": ("AES in software", "AES soft.", "#CC79A7", "pentagon"),
+    "aes-128-gcm": ("AES-128-GCM", "AES-128", layout.BLUE, "circle"),
+    "aes-256-gcm": ("AES-256-GCM", "AES-256", layout.SKY, "triangle-down"),
+    "chacha20-poly1305": ("ChaCha20-Poly1305", "ChaCha20", layout.ORANGE, "triangle-up"),
+    "noop": ("NOOP", "NOOP", layout.GREEN, "diamond"),
+    "noenc": ("NOENC", "NOENC", layout.VERMILION, "cross"),
+    "aes-software": ("AES in software", "AES soft.", layout.PINK, "pentagon"),
 }
 ROW_GROUPS, PAIRED_GROUPS = 6, 5
 """Libraries beside each other, and where each AEAD has a pair of boxes; more of them go below."""

@@ -23,7 +23,7 @@ from quicbed.figures import goodput, layout
 from quicbed.figures.layout import GRID, INK, SOFT
 from quicbed.figures.output import Drawn
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8c6d31", "#6b6b6b")
+COLOURS = (layout.BLUE, layout.ORANGE, layout.GREEN, layout.VERMILION, layout.PINK, layout.SKY, "#8c6d31", "#6b6b6b")
 """Okabe and Ito's colours: told apart with any colour vision; libraries take them in order of their names."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star")
 PUBLISHED = {"lsquic": ("LSQUIC, published", "triangle-left-open"), "quiche": ("quiche, published", "circle-open")}
@@ -48,9 +48,9 @@ LEGEND_ENTRIES = 6
 """As many stand beside each other."""
 PHASES = (
     ("keygen_ms", "client: key generation (before TTFB)", "#bdbdbd"),
-    ("server_crypto_ms", "server: encapsulation, signature", "#D55E00"),
-    ("client_crypto_ms", "client: decapsulation, verification", "#0072B2"),
-    ("transport_ms", "transport and the rest", "#F0E442"),
+    ("server_crypto_ms", "server: encapsulation, signature", layout.VERMILION),
+    ("client_crypto_ms", "client: decapsulation, verification", layout.BLUE),
+    ("transport_ms", "transport and the rest", layout.YELLOW),
 )
 
 
@@ -292,8 +292,8 @@ def kem_sizes(campaign: pl.DataFrame, cells: pl.DataFrame, primitives: pl.DataFr
     rows = _rows(shown)
     figure = go.Figure()
     for operation, name, colour in (
-        ("keygen", "public key, in the ClientHello", "#0072B2"),
-        ("encapsulate", "ciphertext, in the ServerHello", "#E69F00"),
+        ("keygen", "public key, in the ClientHello", layout.BLUE),
+        ("encapsulate", "ciphertext, in the ServerHello", layout.ORANGE),
     ):
         found = shown.join(
             shares.filter(pl.col("operation") == operation), left_on="group", right_on="name", maintain_order="left"

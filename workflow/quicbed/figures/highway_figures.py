@@ -28,8 +28,8 @@ from quicbed.store import runs
 PUBLISHED, OWN = "published", "measured"
 PREFIX = "highway-"
 """What the names of all its figures and tables begin with."""
-COLOURS: Mapping[str, str] = {PUBLISHED: "#0072B2", OWN: "#D55E00"}
-ROLE_COLOURS: Mapping[str, str] = {"client": "#56B4E9", "server": "#0072B2"}
+COLOURS: Mapping[str, str] = {PUBLISHED: layout.BLUE, OWN: layout.VERMILION}
+ROLE_COLOURS: Mapping[str, str] = {"client": layout.SKY, "server": layout.BLUE}
 WIDE = 5
 """Settings with which two panels stand beside each other instead of four."""
 FACET_PX, ROOM = 176, 1.26

@@ -17,7 +17,7 @@ from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 
 SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, web"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+COLOURS = (layout.BLUE, layout.VERMILION, layout.GREEN, layout.PINK)
 SYMBOLS = ("circle", "square", "diamond", "cross")
 PANELS = {
     "rtt": ("No loss", "round-trip time [ms]"),
@@ -299,9 +299,9 @@ def _without_value(gaps: Sequence[Gap], series: Sequence[Series]) -> list[str]:
         alike: dict[tuple[str, ...], list[Series]] = {}
         for one, names in found.items():
             alike.setdefault(tuple(names), []).append(one)
-        for names, ones in alike.items():
+        for same, ones in alike.items():
             over = "" if len(ones) == len(series) else f" over {' and '.join(map(_named, ones))}"
-            told.append(f"{text} ({', '.join(names)}{over})")
+            told.append(f"{text} ({', '.join(same)}{over})")
     if not told:
         return []
     return [
