@@ -14,7 +14,7 @@ import capacityruns
 from capacityruns import LOADS, RATE
 from clone import ROOT
 from quicbed.analysis import capacity
-from quicbed.figures import capacity_figures
+from quicbed.figures import capacity_figures, layout
 from quicbed.figures.output import NotMeasured
 from quicbed.report import notebooks
 from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
@@ -33,12 +33,21 @@ def test_every_rate_that_was_measured_is_drawn_and_doubling_marked(tmp_path: Pat
     assert lines["RSA", "x"] == [RATE * load for load in LOADS]
     assert lines["ML-DSA", "x2"] == [RATE * load for load in LOADS[:-1]]
     crosses = [trace for trace in figure.data if not trace.name]
-    assert [list(trace.y) for trace in crosses] == [[2, 2], [2, 2]]
+    assert [list(trace.y) for trace in crosses] == [[2]] * 4
+    for cross in crosses:
+        (at,), (more,), (less,) = cross.x, cross.error_x.array, cross.error_x.arrayminus
+        # its bar ends at rates, one of them the next
+        assert {at - less, at + more} <= {RATE * load for load in LOADS}
+        assert not any(at - less < RATE * load < at + more for load in LOADS)
     caption = figure.layout.meta["caption"]
-    assert "2 runs failed. Left out: 2 of 16 rates, at which the client fell behind in a block (tick at" in caption
+    assert "2 runs failed." in caption
+    assert "Left out: 2 of 16 rates, at which the client fell behind in a block" in caption
     assert [tick.x0 for tick in figure.layout.shapes] == [RATE * LOADS[-1]] * 2
     assert [(tick.xref, tick.yref) for tick in figure.layout.shapes] == [("x", "y domain"), ("x2", "y2 domain")]
-    assert [note.text for note in figure.layout.annotations][:2] == ["<b>quiche</b>", "<b>Quinn</b>"]
+    assert [note.text for note in figure.layout.annotations][:2] == [
+        f"<b>{name}</b> <span style='color:{layout.SOFT};font-size:10px'>1 of 8 left out</span>"
+        for name in ("quiche", "Quinn")
+    ]
 
 
 def test_cores_are_drawn_beside_their_prediction(tmp_path: Path) -> None:
@@ -47,6 +56,8 @@ def test_cores_are_drawn_beside_their_prediction(tmp_path: Path) -> None:
     bars = {trace.name: list(trace.y) for trace in drawn.figure.data if trace.type == "bar"}
     assert bars["RSA"] == pytest.approx([10, 10])
     assert bars["ML-DSA"] == pytest.approx([7, 7])
+    # neighbours are told apart without colours
+    assert [trace.marker.color == "white" for trace in drawn.figure.data if trace.type == "bar"] == [False, True]
     predicted = [y for trace in drawn.figure.data if trace.type == "scatter" for y in trace.y]
     assert predicted == pytest.approx([6, 6])
     assert drawn.table["experiment"].unique().to_list() == [capacity.EXPERIMENT]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,9 @@ import fakeruns
 from clone import EXTERNAL, ROOT
 from fakeproject import described
 from quicbed.analysis import comparison
-from quicbed.figures import goodput, layout, output, sheets
+from quicbed.figures import cpu_figures, goodput, layout, output, sheets
 from quicbed.plan.host import FACTS
-from quicbed.store import runs
+from quicbed.store import runs, symbols
 
 TITLES = {"tcp-tls": "TCP+TLS"}
 
@@ -96,6 +97,35 @@ def test_all_lines_of_libraries_have_the_same_axes(tmp_path: Path, monkeypatch: 
     axes = drawn(tmp_path).figure.layout
     assert axes.yaxis.title.text == axes.yaxis3.title.text == "Goodput [Gbit/s]"
     assert (axes.yaxis.range, axes.yaxis2.range) == (axes.yaxis3.range, axes.yaxis4.range)
+
+
+def test_aeads_are_told_apart_without_colour(tmp_path: Path) -> None:
+    drawn_as = {trace.name: trace.marker.symbol for trace in drawn(tmp_path).figure.data if trace.showlegend is None}
+    marks = {name: mark for name, _, _, mark in goodput.AEADS.values()}
+    assert len(set(marks.values())) == len(marks)
+    assert drawn_as.items() >= {name: marks[name] for name in ("AES-128-GCM", "ChaCha20-Poly1305", "NOOP")}.items()
+
+
+def lightness(colour: str) -> float:
+    """That of CIELAB, from 0 to 100: what is left of a colour in grey."""
+    parts = [int(colour[first : first + 2], 16) / 255 for first in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    luminance = sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return float(116 * luminance ** (1 / 3) - 16)
+
+
+def test_neighbours_in_bars_of_processor_time_are_told_apart_in_grey() -> None:
+    parts = [lightness(cpu_figures.COLOURS[category]) for category in symbols.CATEGORIES]
+    assert min(abs(one - other) for one, other in itertools.pairwise(parts)) > 15
+
+
+def test_lines_have_as_many_libraries_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(goodput, "ROW_GROUPS", 2)
+    figure = drawn(tmp_path).figure
+    names = [note.xref for note in figure.layout.annotations if note.text.startswith("<b>")]
+    lines = [names.count(line) for line in dict.fromkeys(names)]
+    assert sum(lines) == len(names) > 2
+    assert max(lines) - min(lines) <= 1
 
 
 def test_a_version_for_a_column_has_the_libraries_of_the_paper(tmp_path: Path) -> None:

@@ -115,6 +115,15 @@ def test_hybrids_are_compared_with_their_parts_in_per_cent(campaign: pl.DataFram
     assert low < -20 < 20 < high
     texts = [note.text for note in figure.layout.annotations]
     assert {"NIST level 1", "NIST level 5"} <= set(texts)
+    # neither interval decides; one that does is not hollow
+    assert markers.marker.symbol == "circle-open"
+    assert "0 of 2 intervals exclude 0, where chance alone makes 0.1" in figure.layout.title.text
+    clear = sums.with_columns(excess_low=pl.when(pl.col("excess_ms") > 0).then(0.01).otherwise("excess_low"))
+    figure = handshake_figures.hybrid_cost(campaign, cells, clear).figure
+    assert "1 of 2 intervals exclude 0" in figure.layout.title.text
+    found = {trace.marker.symbol: list(trace.x) for trace in figure.data if trace.mode == "markers"}
+    assert found == {"circle-open": pytest.approx([-10]), "circle": pytest.approx([10])}
+    assert [trace.showlegend for trace in figure.data if trace.mode == "markers"] == [True, False]
 
 
 def test_unpatched_builds_have_a_line_for_every_variant_and_a_reason_where_it_is_empty(campaign: pl.DataFrame) -> None:

@@ -458,7 +458,7 @@ def test_a_library_of_both_sides_stands_beside_itself_and_others_of_ours_follow(
     assert list(boxes[0].median) == pytest.approx([5.15, 5.95, 7.95])
     # the first rows decide which campaign the figure belongs to
     assert drawn.table["scale"].to_list()[0] == "quick"
-    sheet = highway_figures.setting_sheet(drawn)
+    sheet = highway_figures.setting_sheet(drawn.table, "Goodput [Gbit/s]")
     lines = {(line[0], line[1]): line for line in sheet.rows}
     assert lines["TCP+TLS", "off"][2:5] == ["2", "5.150", "0.648"]
     assert lines["TCP+TLS", "off"][6:9] == ["3", "4.080", "0.500"]
@@ -733,9 +733,18 @@ def test_the_figure_of_hosts_has_every_testbed_that_was_measured_here(tmp_path: 
         table = runs.table(here.raw)
         none = cpu_shares.profiled(empty, here.raw, here.root)
         beside = highway_figures.beside(NOTHING, table, (empty, empty), none, here, {})
-        shown[testbed] = list(beside.saved["highway-fig9"].drawn.figure.layout.xaxis.ticktext)
+        figure = beside.show("highway-fig9")
+        shown[testbed] = list(figure.drawn.figure.layout.xaxis.ticktext) if isinstance(figure, output.Saved) else figure
         assert {figure["figure"] for figure in pictures.found(here.artifacts, table)} == set(beside.saved)
-    assert shown == {"local": ["lab", "local"], "reference": ["reference"]}
+    # of a single pair of hosts there is a table, without columns of what was published
+    assert shown == {"local": ["lab", "local"], "reference": None}
+    sheet = beside.sheet("highway-fig9")
+    assert sheet is not None
+    assert sheet.headers[2:5] == ["measured here: n", "mean of goodput [Gbit/s]", "ratio"]
+    assert [line[:4] for line in sheet.rows] == [["quiche", "reference", "3", "3.060"]]
+    assert sheet.headers[6:] == ["remark"]
+    assert set(table.filter(filters(sheet.behind[0, 3]))["experiment"]) == {"hardware"}
+    assert (tmp_path / "reference" / "tables" / "highway-fig9.csv").is_file()
     assert pl.read_parquet(tmp_path / "local" / "tables" / "highway-fig8.parquet")["testbed"].to_list() == ["local"]
     manifest = json.loads((tmp_path / "local" / "figures" / "highway-fig9.json").read_text(encoding="utf-8"))
     assert (manifest["campaign"], manifest["testbed"]) == ("campaign-lab, campaign-local", "lab, local")

@@ -227,3 +227,17 @@ def test_frame_sizes_that_nothing_tells_are_left_out(tmp_path: Path) -> None:
     _, figure, notes = by_mtu(tmp_path / "raw")
     assert "with AES-128-GCM, which were not captured. " in notes
     assert figure.layout.xaxis.ticktext == ("3000<br>\u2013<br>\u2013",)
+
+
+def test_what_neither_aead_has_is_said_once(tmp_path: Path) -> None:
+    for mtu in (1500, 9000):
+        for aead in ("standard", "noop"):
+            lacking = {"status": "unsupported", "reason": f"no <{aead}>"} if mtu == 9000 else {}
+            run = fakeruns.make_run(experiment="mtu", block=None if lacking else 1, **lacking)
+            name = f"{aead}-{mtu}"
+            cell = {"id": name, "slug": name, "arm": "main", "label": name, "baseline": None}
+            run |= {"cell": cell, "link": run["link"] | {"mtu": mtu}, "variant": run["variant"] | {"aead": aead}}
+            fakeruns.write_run(tmp_path / "raw", run)
+    _, figure, _ = by_mtu(tmp_path / "raw")
+    (note,) = (note for note in figure.layout.annotations if note.text == "unsupported")
+    assert (note.x, note.hovertext) == (1, "no &lt;standard&gt;; no &lt;noop&gt;")

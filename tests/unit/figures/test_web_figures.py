@@ -134,8 +134,12 @@ def test_a_figure_shows_times_above_and_ratios_below(campaign: pl.DataFrame) -> 
     new, old = (line for line in drawn.figure.data if line.xaxis == "x5")
     assert sorted(new.y) == pytest.approx(sorted(100 * (ratio - 1) for ratio in (1, 52 / 102, 202 / 402)))
     assert sorted(old.y) == pytest.approx(sorted(100 * (ratio - 1) for ratio in (52 / 152, 202 / 602)))
-    notes = {note.hovertext for note in drawn.figure.layout.annotations if note.textangle == -90}
-    assert notes == {"no &lt;pages&gt;"}
+    (note,) = (note for note in drawn.figure.layout.annotations if note.text == web_figures.NO_VALUE)
+    assert (note.hovertext, note.font.color) == ("no &lt;pages&gt;", web_figures.COLOURS[1])
+    assert (
+        f"{web_figures.NO_VALUE} no value: unsupported (light over HTTP/2, TLS 1.3)."
+        in drawn.figure.layout.meta["caption"]
+    )
 
 
 def test_cryptography_is_compared_over_the_same_protocol(campaign: pl.DataFrame) -> None:
@@ -174,7 +178,7 @@ def test_first_and_second_visits_stand_beside_each_other(campaign: pl.DataFrame)
     shown = dict(zip([round(x) for x in new.x], new.y, strict=True))
     assert shown == pytest.approx({0: 102, 1: 102, 2: 112.2, 3: 102, 4: 102, 5: 52, 6: 52}, rel=0.02)
     assert sorted(old.y) == pytest.approx([102 * mean, 152 * mean])
-    notes = [note.hovertext for note in drawn.figure.layout.annotations if note.textangle == -90]
+    notes = [note.hovertext for note in drawn.figure.layout.annotations if note.text == web_figures.NO_VALUE]
     assert set(notes) == {"no 0-RTT"}
 
 
@@ -242,7 +246,7 @@ def test_a_kept_connection_stands_beside_other_visits_and_has_no_connection_time
         *("first visit", "first visit<br>far", "first visit<br>both"),
         *("resumed", "0-RTT", "kept open", "kept open<br>far", "kept open<br>both"),
     ]
-    notes = [note for note in drawn.figure.layout.annotations if note.textangle == -90]
+    notes = [note for note in drawn.figure.layout.annotations if note.text == web_figures.NO_VALUE]
     # with TLS 1.3 three, with TLS 1.2 one, all above
     assert {note.hovertext for note in notes} == {"the connection is that of the first visit"}
     assert len(notes) == 4

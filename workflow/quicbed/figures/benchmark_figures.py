@@ -37,14 +37,14 @@ _LAYERS: Mapping[str, tuple[str, str]] = {
     "ip": ("IP", "#7f7f7f"),
     "udp_tcp": ("UDP or TCP", "#b3b3b3"),
     "quic_long": ("QUIC long header", "#004b76"),
-    "quic_short": ("QUIC short header", "#0072B2"),
-    "records": ("TLS records", "#56B4E9"),
-    "tag": ("AEAD tag", "#D55E00"),
-    "frames": ("QUIC frames", "#E69F00"),
+    "quic_short": ("QUIC short header", layout.BLUE),
+    "records": ("TLS records", layout.SKY),
+    "tag": ("AEAD tag", layout.VERMILION),
+    "frames": ("QUIC frames", layout.ORANGE),
     "padding": ("padding", "#f2dc9b"),
-    "tls": ("TLS messages", "#CC79A7"),
+    "tls": ("TLS messages", layout.PINK),
     "http": ("HTTP", "#8c6d31"),
-    "content": ("content", "#009E73"),
+    "content": ("content", layout.GREEN),
     "opaque": ("not decrypted", "#e8e8e8"),
 }
 _LIGHT = ("udp_tcp", "records", "padding", "opaque")
@@ -245,8 +245,8 @@ def _sequence(drawing: go.Figure, rows: Sequence[Mapping[str, Any]], place: Mapp
     ends = [-0.6, len(rows) - 0.4]
     _lines(drawing, [0, 0, None, 1, 1], [*ends, None, *ends], SOFT, 1, place)
     for role, colour, tip, symbol in (
-        ("client", "#0072B2", 0.985, "triangle-right"),
-        ("server", "#D55E00", 0.015, "triangle-left"),
+        ("client", layout.BLUE, 0.985, "triangle-right"),
+        ("server", layout.VERMILION, 0.015, "triangle-left"),
     ):
         own = [(number + _ARROW, row) for number, row in enumerate(rows) if row["role"] == role]
         _lines(drawing, [0, 1, None] * len(own), [y for at, _ in own for y in (at, at, None)], colour, 1.3, place)
@@ -395,7 +395,12 @@ def timelines(name: str, measured: Measured, label: str | None, titles: Mapping[
     if not cells:
         return None
     # what follows each other: until the handshake is complete, until the first byte, until the last, until the end
-    parts = {"handshake_ms": "#0072B2", "first_byte_ms": "#56B4E9", "transfer_ms": "#009E73", "close_ms": "#b3b3b3"}
+    parts = {
+        "handshake_ms": layout.BLUE,
+        "first_byte_ms": layout.SKY,
+        "transfer_ms": layout.GREEN,
+        "close_ms": "#b3b3b3",
+    }
     drawing, (place,) = layout.panels(1, 1, below=0.1)
     known = [(cell, base) for cell in cells for base in _BASES if not _by(table, cell, base).is_empty()]
     # those with both first: their order is the one that the axis takes
@@ -508,7 +513,7 @@ def differences(name: str, measured: Measured, label: str | None, titles: Mappin
                 boxpoints="all",
                 jitter=0.0,
                 pointpos=0,
-                marker={"size": 3, "color": "#0072B2", "opacity": 0.35},
+                marker={"size": 3, "color": layout.BLUE, "opacity": 0.35},
                 line={"width": 1, "color": INK},
                 fillcolor="rgba(0,0,0,0)",
                 showlegend=False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,18 +16,20 @@ from quicbed.figures.findings import Found
 from quicbed.figures.sheets import Sheet, leading
 from quicbed.store import runs
 
-COLOURS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7")
+COLOURS = (layout.BLUE, layout.SKY, layout.GREEN, layout.ORANGE, layout.VERMILION, layout.PINK)
 SYMBOLS = ("circle", "circle-open", "square", "square-open", "diamond", "diamond-open")
 PANEL_PX = 205
-BESIDES_PX, CORES_PX = 239, 440
+BESIDES_PX, BELOW_PX, CORES_PX = 129, 58, 440
+"""Heights: of what stands above panels, of their axis below, and of a figure with one panel."""
 LEGEND_TOP_PX, LEGEND_PX = 52, 64
 """Where the legend begins, and what it takes, between the title and the panels."""
-COLUMNS = 2
 SOURCE = "beyond A Quantum of QUIC, Tables II and III"
 
 
-RATES = [step * 10**power for power in range(7) for step in (1, 2, 5)]
-"""Of the axis."""
+TICKS = [step * 10**power for power in range(7) for step in (1, 2, 5)]
+"""Of logarithmic axes."""
+APART = 2
+"""Times that two rates are apart at most for what doubles between them to have a place."""
 
 
 def ttfb_by_rate(
@@ -36,8 +39,13 @@ def ttfb_by_rate(
     kept = cells.filter((pl.col("n") > 0) & (pl.col("behind") == 0))
     servers, labels = _servers(cells, titles), _labels(cells)
     names = [titles.get(name, name) for name in servers]
-    figure, places = layout.panels(len(servers), COLUMNS, below=0.3, beside=0.1, titles=names)
+    figure, places = layout.panels(len(servers), below=0.3, beside=0.07, titles=names)
+    for server, title in zip(servers, figure.layout.annotations, strict=True):
+        rates = cells.filter(pl.col("server_library") == server)["behind"]
+        if late := int((rates > 0).sum()):
+            title.text += f" <span style='color:{layout.SOFT};font-size:10px'>{late} of {len(rates)} left out</span>"
     shown = set[str]()
+    apart: list[float] = []
     for server, place in zip(servers, places, strict=True):
         own = kept.filter(pl.col("server_library") == server).to_dicts()
         for number, label in enumerate(labels):
@@ -66,37 +74,40 @@ def ttfb_by_rate(
                 **place,
             )
             shown.add(label)
-        late = cells.filter((pl.col("server_library") == server) & (pl.col("behind") > 0))
-        _left_out(figure, late.to_dicts(), labels, place)
-        _doubled(figure, series.filter(pl.col("server_library") == server).to_dicts(), labels, place)
+        behind = cells.filter((pl.col("server_library") == server) & (pl.col("behind") > 0))
+        _left_out(figure, behind.to_dicts(), labels, place)
+        for one in series.filter(pl.col("server_library") == server).to_dicts():
+            if one["doubling_per_s"] is not None and one["label"] in labels:
+                apart.append(_doubled(figure, one, own, labels, place))
         if place["col"] == 1:
             figure.update_yaxes(title_text="p99 of TTFB [ms]", title_standoff=4, title_font={"size": 11}, **place)
-        if place["row"] == places[-1]["row"] or len(servers) - servers.index(server) <= COLUMNS:
+        if place["row"] == places[-1]["row"] or len(servers) - servers.index(server) <= layout.COLUMNS:
             figure.update_xaxes(title_text="connections a second", title_standoff=4, title_font={"size": 11}, **place)
-    figure.update_xaxes(**{**layout.AXIS, "ticks": "outside"}, type="log", tickvals=RATES, tickfont={"size": 10})
-    figure.update_yaxes(**layout.VALUES, type="log", dtick=1, tickfont={"size": 10})
+    figure.update_xaxes(**{**layout.AXIS, "ticks": "outside"}, type="log", tickvals=TICKS, tickfont={"size": 10})
+    figure.update_yaxes(**layout.VALUES, type="log", tickvals=TICKS, tickfont={"size": 10})
     failed, left_out = int(cells["failed"].sum()), int((cells["behind"] > 0).sum())
-    told = f"{failed} runs failed." if failed else ""
+    told = [
+        "Connections begin at Poisson times, whatever becomes of those before; TTFB counts from when they should have.",
+        f"Medians over blocks, bars from the smallest to the largest run. {_doubling_told(apart)}",
+    ]
     if left_out:
-        told += (
-            f" Left out: {left_out} of {len(cells)} rates, at which the client fell behind in a block<br>"
-            "(tick at the lower edge, in the colour of its series; a lone mark has no other rate)."
+        told.append(
+            f"Left out: {left_out} of {len(cells)} rates, at which the client fell behind in a block, so that TTFB is "
+            "not the server's (tick at the lower edge, in the colour of its series; a lone mark has no other rate)."
         )
-    caption = (
-        "Connections begin at Poisson times, whatever becomes of those before; TTFB counts from when they should have."
-        "<br>Medians over blocks, bars from the smallest to the largest run. Cross: twice that of the lowest rate."
-        f"<br>{told}{goodput.disturbed(campaign)}"
-    )
-    height = BESIDES_PX + places[-1]["row"] * PANEL_PX
+    if failed:
+        told.append(f"{failed} runs failed.")
+    lines = textwrap.wrap(" ".join(told) + goodput.disturbed(campaign), layout.HOST_CHARACTERS)
+    height = BESIDES_PX + BELOW_PX + 12 * len(lines) + places[-1]["row"] * PANEL_PX
     layout.finish(
         figure,
         "99th percentile of TTFB by rate of connections",
         goodput.conditions(campaign),
-        caption,
+        "<br>".join(lines),
         [campaign],
         height=height,
         top=LEGEND_TOP_PX + LEGEND_PX,
-        bottom=110,
+        bottom=BELOW_PX + 12 * len(lines),
         legend=_legend(height, campaign),
     )
     origins = comparison.used_origins(campaign, cells["cell"].to_list())
@@ -151,19 +162,64 @@ def _left_out(figure: Any, cells: Sequence[Mapping[str, Any]], labels: Sequence[
     layout.add(figure, "shapes", [{**tick, **edge, "yref": edge["yref"].replace("axis", "")} for tick in ticks])
 
 
-def _doubled(figure: Any, series: Sequence[Mapping[str, Any]], labels: Sequence[str], place: Mapping[str, int]) -> None:
-    """Crosses where TTFB has doubled."""
-    found = [one for one in series if one["doubling_per_s"] is not None and one["label"] in labels]
+def _doubled(
+    figure: Any,
+    one: Mapping[str, Any],
+    cells: Sequence[Mapping[str, Any]],
+    labels: Sequence[str],
+    place: Mapping[str, int],
+) -> float:
+    """A cross where the TTFB of a series has doubled, with a bar to the rates on both sides, of a server's *cells*.
+
+    Returns how many times the upper rate is the lower one.
+    """
+    rates = sorted(cell["rate_per_s"] for cell in cells if capacity.without_load(cell["label"]) == one["label"])
+    at = one["doubling_per_s"]
+    lower, upper = max(rate for rate in rates if rate <= at), min(rate for rate in rates if rate >= at)
+    colour = COLOURS[labels.index(one["label"]) % len(COLOURS)]
     figure.add_scatter(
-        x=[one["doubling_per_s"] for one in found],
-        y=[2 * one["lowest_p99_ms"] for one in found],
+        x=[at],
+        y=[2 * one["lowest_p99_ms"]],
+        error_x={
+            "type": "data",
+            "symmetric": False,
+            "array": [upper - at],
+            "arrayminus": [at - lower],
+            "color": colour,
+            "thickness": 0.8,
+            "width": 3,
+        },
         mode="markers",
-        marker={"symbol": "cross-thin", "size": 9, "line": {"width": 1.4, "color": layout.INK}},
-        hovertext=[f"<b>{html.escape(one['label'])}</b><br>doubled at {_rate(one)}" for one in found],
+        marker={"symbol": "cross-thin", "size": 9, "line": {"width": 1.6, "color": layout.INK}},
+        hovertext=[
+            f"<b>{html.escape(one['label'])}</b><br>doubled at {_rate(one)}, between {lower:.0f} and {upper:.0f}"
+        ],
         hoverinfo="text",
         showlegend=False,
         **place,
     )
+    return float(upper / lower)
+
+
+def _doubling_told(apart: Sequence[float]) -> str:
+    """What crosses are, and how exact; *apart* is how many times the rates on both sides of each are apart."""
+    if not apart:
+        return "TTFB has not doubled at any rate that is shown."
+    told = "Cross: where TTFB is twice that of the lowest rate, interpolated between two rates (its bar)."
+    if wide := sorted(times for times in apart if times > APART):
+        times = " to ".join(dict.fromkeys(f"{end:.2g}" for end in (wide[0], wide[-1])))
+        told += (
+            f" {len(wide)} of {len(apart)} crosses have rates {times} times apart beside them, which is too coarse to "
+            "rank algorithms; their costs do (figure of cores)."
+        )
+    return told
+
+
+def _bar(number: int) -> dict[str, Any]:
+    """As bars of a series look: hollow where its marks are, so that neighbours are told apart without colours."""
+    colour = COLOURS[number % len(COLOURS)]
+    hollow = SYMBOLS[number % len(SYMBOLS)].endswith("-open")
+    return {"color": "white" if hollow else colour, "line": {"color": colour, "width": 1.2}}
 
 
 def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str]) -> output.Drawn:
@@ -177,13 +233,12 @@ def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str
         own = {one["server_library"]: one for one in known.filter(pl.col("label") == label).to_dicts()}
         offset = step * (number - (len(labels) - 1) / 2)
         at = [(position + offset, own[server]) for position, server in enumerate(servers) if server in own]
-        colour = COLOURS[number % len(COLOURS)]
         figure.add_bar(
             x=[x for x, _ in at],
             y=[one["cores"] for _, one in at],
             width=step * 0.9,
             name=label,
-            marker={"color": colour},
+            marker=_bar(number),
             error_y=_interval([one for _, one in at]),
             hovertext=[_cost(one) for _, one in at],
             hoverinfo="text",
@@ -242,12 +297,13 @@ def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str
             y=[one["bytes_per_connection"] / 1024 for _, one in known],
             width=step * 0.9,
             name=label,
-            marker={"color": COLOURS[number % len(COLOURS)]},
+            marker=_bar(number),
             error_y={
                 "type": "data",
                 "symmetric": False,
                 "array": [_beyond(one, "bytes_high") for _, one in known],
                 "arrayminus": [-_beyond(one, "bytes_low") for _, one in known],
+                "color": layout.INK,
                 "thickness": 1,
                 "width": 2,
             },
@@ -459,6 +515,7 @@ def _interval(series: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         "symmetric": False,
         "array": [capacity.cores(high) - one["cores"] for (_, high), one in zip(ends, series, strict=True)],
         "arrayminus": [one["cores"] - capacity.cores(low) for (low, _), one in zip(ends, series, strict=True)],
+        "color": layout.INK,
         "thickness": 1,
         "width": 2,
     }

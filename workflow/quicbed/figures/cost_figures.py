@@ -27,13 +27,13 @@ from quicbed.figures.output import Drawn
 
 KINDS: Mapping[str, tuple[str, str, str, float]] = {
     # columns begin with: what it is, colour (Okabe and Ito), marker, place within the row
-    "": ("goodput", "#0072B2", "circle", -0.2),
-    "cpu_": ("GiB per second of processor time", "#D55E00", "diamond", 0.2),
+    "": ("goodput", layout.BLUE, "circle", -0.2),
+    "cpu_": ("GiB per second of processor time", layout.VERMILION, "diamond", 0.2),
 }
 BY_END: Mapping[str, tuple[str, str, str, float]] = {
-    "both_": ("both ends", "#D55E00", "diamond", -0.28),
-    "client_": ("client", "#56B4E9", "circle-open", 0.0),
-    "server_": ("server", "#009E73", "square-open", 0.28),
+    "both_": ("both ends", layout.VERMILION, "diamond", -0.28),
+    "client_": ("client", layout.SKY, "circle-open", 0.0),
+    "server_": ("server", layout.GREEN, "square-open", 0.28),
 }
 """The same of pairs: processor time per byte."""
 HALF = 0.17

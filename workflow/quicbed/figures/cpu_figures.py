@@ -49,14 +49,15 @@ SEPARATOR = "\x00"
 _PACKAGES = re.compile(r"[\w.-]+/")
 
 COLOURS: dict[symbols.Category, str] = {
-    "packet-protection": "#0072B2",
-    "header-protection": "#56B4E9",
-    "packet-io": "#E69F00",
-    "connection-management": "#009E73",
-    "application": "#CC79A7",
-    "kernel": "#999999",
+    "packet-protection": layout.BLUE,
+    "header-protection": layout.SKY,
+    "packet-io": layout.YELLOW,
+    "connection-management": layout.GREEN,
+    "application": "#882255",
+    "kernel": "#b3b3b3",
     "uncategorised": "#e3e3e3",
 }
+"""Told apart with any colour vision, and in grey: neighbours within a bar are not as bright as each other."""
 
 # ---- Table I ---------------------------------------------------------------------------------------------------------
 
@@ -404,7 +405,7 @@ _LONG = 3
 _COST_NAMES = {"packet-protection": "packet protection", "header-protection": "header protection", "rest": "all else"}
 _COST_COLOURS = {
     "packet-protection": COLOURS["packet-protection"],
-    "header-protection": COLOURS["packet-io"],
+    "header-protection": layout.ORANGE,
     "rest": "#cfcfcf",
 }
 

@@ -29,25 +29,24 @@ from quicbed.store import runs
 
 READS = ("config/libraries/*.yaml",)
 
-HEIGHT_PX = 460
 COLUMN_GROUPS, COLUMN_ROW_PX = 2, 190
-"""The same where a figure fits one column."""
+"""Libraries beside each other, and the height of a line of them, where a figure fits one column."""
 FLOOR = "#d9d9d9"
-PUBLISHED, PUBLISHED_EDGE = "rgba(0, 114, 178, 0.16)", "#0072B2"
+PUBLISHED, PUBLISHED_EDGE = "rgba(0, 114, 178, 0.16)", layout.BLUE
 """What a paper states, behind what was measured."""
 
-AEADS: dict[str, tuple[str, str, str]] = {
-    # key: name, short name, colour (Okabe and Ito: told apart with any colour vision)
-    "aes-128-gcm": ("AES-128-GCM", "AES-128", "#0072B2"),
-    "aes-256-gcm": ("AES-256-GCM", "AES-256", "#56B4E9"),
-    "chacha20-poly1305": ("ChaCha20-Poly1305", "ChaCha20", "#E69F00"),
-    "noop": ("NOOP", "NOOP", "#009E73"),
-    "noenc": ("NOENC", "NOENC", "#D55E00"),
-    "aes-software": ("AES in software", "AES soft.", "#CC79A7"),
+AEADS: dict[str, tuple[str, str, str, str]] = {
+    # key: name, short name, colour (Okabe and Ito: told apart with any colour vision), mark (told apart without colour)
+    "aes-128-gcm": ("AES-128-GCM", "AES-128", layout.BLUE, "circle"),
+    "aes-256-gcm": ("AES-256-GCM", "AES-256", layout.SKY, "triangle-down"),
+    "chacha20-poly1305": ("ChaCha20-Poly1305", "ChaCha20", layout.ORANGE, "triangle-up"),
+    "noop": ("NOOP", "NOOP", layout.GREEN, "diamond"),
+    "noenc": ("NOENC", "NOENC", layout.VERMILION, "cross"),
+    "aes-software": ("AES in software", "AES soft.", layout.PINK, "pentagon"),
 }
-ROW_GROUPS = 4
-"""Libraries beside each other; more of them go below."""
-ROW_PX = 330
+ROW_GROUPS, PAIRED_GROUPS = 6, 5
+"""Libraries beside each other, and where each AEAD has a pair of boxes; more of them go below."""
+ROW_PX = 225
 LEGEND_ENTRIES, COLUMN_ENTRIES = 5, 3
 """As many stand beside each other, and in a column."""
 BY_AEAD = ("aes-128-gcm", "aes-256-gcm", "chacha20-poly1305", "noop", "noenc")
@@ -280,17 +279,19 @@ def _draw(
 ) -> go.Figure:
     """Two panels, goodput above differences, for every few libraries; all with the same axes."""
     paired = any(slot.hollow for group in groups for slot in group.slots)
-    beside, row_px = (COLUMN_GROUPS, COLUMN_ROW_PX) if column else (ROW_GROUPS, ROW_PX)
+    row_px = COLUMN_ROW_PX if column else ROW_PX
+    most = COLUMN_GROUPS if column else PAIRED_GROUPS if paired else ROW_GROUPS
+    beside = -(-len(groups) // max(1, -(-len(groups) // most)))  # as many in each line
     lines = [groups[first : first + beside] for first in range(0, len(groups), beside)]
     caption = _caption(table, campaign, paired)
     # names of libraries, and the caption
-    bottom = (60 if paired else 42) + 13 * (1 + caption.count("<br>")) if not column else 34 if paired else 20
+    bottom = (48 if paired else 34) + 13 * (1 + caption.count("<br>")) if not column else 34 if paired else 20
     figure = make_subplots(rows=2 * len(lines), cols=1)
     entries = _legend(figure, groups, table, paired, column)
     top = 8 + 15 * -(-entries // COLUMN_ENTRIES) if column else 40 + 20 * -(-entries // LEGEND_ENTRIES)
     inside = len(lines) * row_px - 4
     # in pixels from the bottom: below each line of libraries stand their names
-    gap, between = (10.0, 34.0 if paired else 22.0) if column else (18.0, 52.0 if paired else 34.0)
+    gap, between = (10.0, 34.0 if paired else 22.0) if column else (12.0, 46.0 if paired else 30.0)
     each = (inside - between * (len(lines) - 1)) / len(lines)
     ranges = _goodput_range(groups), _difference_range(groups, paired)
     for number, line in enumerate(lines):
@@ -303,7 +304,7 @@ def _draw(
         _published(figure, line, table, paired, row + 1)
         _points(figure, campaign, line, row)
         _boxes(figure, line, row)
-        _differences(figure, line, paired, row + 1, 8 if column else 9)
+        _differences(figure, line, paired, row + 1)
         _missing(figure, line, row)
         _axes(figure, difference, line, paired, row, _extent(lines), ranges, column)
     layout.finish(
@@ -313,10 +314,10 @@ def _draw(
         caption,
         [campaign],
         height=inside + bottom + top + (0 if column else 14),
-        left=56 if column else 76,  # names of two lines
+        left=56 if column else 66,  # names of two lines
         top=top,
         bottom=bottom,
-        size=9 if column else 12,
+        size=9 if column else 10,
         titles=titles,
         column=column,
     )
@@ -348,7 +349,7 @@ def _points(figure: go.Figure, campaign: pl.DataFrame, groups: list[Group], row:
                 mode="markers",
                 marker={
                     "color": AEADS[slot.aead][2],
-                    "size": 3.5,
+                    "size": 2.5,
                     "opacity": 0.35,
                     "symbol": ["x" if bad else "circle" for bad in points["contaminated"]],
                 },
@@ -367,7 +368,7 @@ def _jitter(text: str) -> float:
 
 def _boxes(figure: go.Figure, groups: list[Group], row: int) -> None:
     slots = [slot for group in groups for slot in group.slots]
-    for aead, (name, _, colour) in AEADS.items():
+    for aead, (name, _, colour, symbol) in AEADS.items():
         for hollow in (False, True):
             shown = [
                 (slot.x, slot.cell)
@@ -403,8 +404,8 @@ def _boxes(figure: go.Figure, groups: list[Group], row: int) -> None:
                 y=gbit("mean"),
                 mode="markers",
                 marker={
-                    "symbol": "diamond",
-                    "size": 6,
+                    "symbol": symbol,
+                    "size": 5,
                     "color": "white",
                     "line": {"color": INK, "width": 1},
                 },
@@ -433,24 +434,29 @@ def signed(percent: float) -> str:
     return "0.0" if rounded == 0 else f"{rounded:+.1f}".replace("-", "\N{MINUS SIGN}")
 
 
+def _brief(percent: float) -> str:
+    """As `signed`, from ten on without a decimal: there is no room for one, and tables have it."""
+    return signed(percent) if abs(percent) < 9.95 else f"{percent:+.0f}".replace("-", "\N{MINUS SIGN}")
+
+
 def percent(ratio: float) -> float:
     """A ratio as a difference in per cent."""
     return 100 * (ratio - 1)
 
 
-def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int, size: float) -> None:
+def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int) -> None:
     for group in groups:
         for slot in group.slots:
             cell = slot.cell
             if cell is None or cell["ratio"] is None or (paired and not slot.hollow):
                 continue
-            colour, up = AEADS[slot.aead][2], cell["ratio"] >= 1
+            (_, _, colour, symbol), up = AEADS[slot.aead], cell["ratio"] >= 1
             figure.add_scatter(
                 x=[slot.x - 0.5 if paired else slot.x],
                 y=[percent(cell["ratio"])],
                 error_y=_error_bar(cell["ratio"], cell["ratio_low"], cell["ratio_high"], colour),
                 mode="markers",
-                marker={"color": colour, "size": 6},
+                marker={"color": colour, "size": 5.5, "symbol": symbol},
                 hovertext=f"<b>{html.escape(cell['label'])} / "
                 f"{html.escape(cell['baseline_label'] or '?')}</b><br>"
                 + _interval_text(cell["ratio"], cell["ratio_low"], cell["ratio_high"])
@@ -463,11 +469,11 @@ def _differences(figure: go.Figure, groups: list[Group], paired: bool, row: int,
             figure.add_annotation(
                 x=slot.x - 0.5 if paired else slot.x,
                 y=percent((cell["ratio_high"] if up else cell["ratio_low"]) or cell["ratio"]),
-                text=signed(percent(cell["ratio"])),
+                text=_brief(percent(cell["ratio"])),
                 # within the column of the cell, beyond its interval
                 yanchor="bottom" if up else "top",
                 showarrow=False,
-                font={"size": size, "color": INK},
+                font={"size": 8, "color": INK},
                 row=row,
                 col=1,
             )
@@ -619,7 +625,7 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
     )
     return (
         f"{blocks} block{'s' if blocks != 1 else ''}; {failed} failed, {repeated} contaminated and"
-        f" repeated, {contaminated} contaminated and shown. Line: median; diamond: mean; box:"
+        f" repeated, {contaminated} contaminated and shown. Line: median; mark: mean; box:"
         " quartiles;<br>whiskers: smallest and largest run. Below: geometric mean of ratios paired"
         " within blocks, 95 % interval."
         + (f"<br>Grey: {floor}, the baseline against itself; other cells have no A/A of their own." if floor else "")
@@ -650,7 +656,7 @@ def _axes(
     column: bool,
 ) -> None:
     """Axes of one line of libraries, and their names; *ranges* are those of goodput and of differences."""
-    small, name, names_px = (9, 10, 14) if column else (12, 12, 20)
+    small, name, names_px = (9, 10, 14) if column else (10, 11, 17)
     axis = {
         **layout.AXIS,
         "linewidth": 1,
@@ -663,7 +669,7 @@ def _axes(
         "ticklen": 4,
         "title_standoff": 6,
         "title_font": {"size": small},
-        "nticks": 7,
+        "nticks": 6,
     }
     for one in (row, row + 1):
         figure.update_xaxes(**axis, showticklabels=False, row=one, col=1)
@@ -676,7 +682,8 @@ def _axes(
             showticklabels=True,
             tickvals=[slot.x + 0.5 for slot in first],
             ticktext=[AEADS[slot.aead][1] for slot in first],
-            tickfont={"size": 8 if column else 10 if extent < 24 else 8},
+            tickangle=0,
+            tickfont={"size": 8 if column or extent >= 24 else 10},
             row=row + 1,
             col=1,
         )
@@ -703,21 +710,23 @@ def _floor_name(table: pl.DataFrame) -> str:
 def _legend(figure: go.Figure, groups: list[Group], table: pl.DataFrame, paired: bool, column: bool) -> int:
     """One entry for each kind of box that is drawn; returns how many."""
     drawn = {slot.aead for group in groups for slot in group.slots if slot.cell and slot.cell["n"]}
-    entries = [("with header protection", "#9a9a9a", INK), ("without", "white", INK)] if paired else []
+    entries = (
+        [("with header protection", "#9a9a9a", INK, "square"), ("without", "white", INK, "square")] if paired else []
+    )
     if not paired:
-        known = [(names[column], names[2]) for aead, names in AEADS.items() if aead in drawn]
-        entries = [(str(name), _rgba(colour, 0.45), colour) for name, colour in known]
+        known = [names for aead, names in AEADS.items() if aead in drawn]
+        entries = [(short if column else name, _rgba(edge, 0.45), edge, mark) for name, short, edge, mark in known]
     if floor := _floor_name(table):
-        entries.append(("A/A" if column else floor, FLOOR, FLOOR))
+        entries.append(("A/A" if column else floor, FLOOR, FLOOR, "square"))
     if _stated(table):
-        entries.append(("published", PUBLISHED, PUBLISHED_EDGE))
-    for name, fill, edge in entries:
+        entries.append(("published", PUBLISHED, PUBLISHED_EDGE, "square"))
+    for name, fill, edge, symbol in entries:
         figure.add_scatter(
             x=[None],
             y=[None],
             mode="markers",
             name=name,
-            marker={"symbol": "square", "size": 10, "color": fill, "line": {"color": edge, "width": 1.2}},
+            marker={"symbol": symbol, "size": 10, "color": fill, "line": {"color": edge, "width": 1.2}},
             row=1,
             col=1,
         )

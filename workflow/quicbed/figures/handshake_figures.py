@@ -23,7 +23,7 @@ from quicbed.figures import goodput, layout
 from quicbed.figures.layout import GRID, INK, SOFT
 from quicbed.figures.output import Drawn
 
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8c6d31", "#6b6b6b")
+COLOURS = (layout.BLUE, layout.ORANGE, layout.GREEN, layout.VERMILION, layout.PINK, layout.SKY, "#8c6d31", "#6b6b6b")
 """Okabe and Ito's colours: told apart with any colour vision; libraries take them in order of their names."""
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "triangle-down", "cross", "star")
 PUBLISHED = {"lsquic": ("LSQUIC, published", "triangle-left-open"), "quiche": ("quiche, published", "circle-open")}
@@ -48,9 +48,9 @@ LEGEND_ENTRIES = 6
 """As many stand beside each other."""
 PHASES = (
     ("keygen_ms", "client: key generation (before TTFB)", "#bdbdbd"),
-    ("server_crypto_ms", "server: encapsulation, signature", "#D55E00"),
-    ("client_crypto_ms", "client: decapsulation, verification", "#0072B2"),
-    ("transport_ms", "transport and the rest", "#F0E442"),
+    ("server_crypto_ms", "server: encapsulation, signature", layout.VERMILION),
+    ("client_crypto_ms", "client: decapsulation, verification", layout.BLUE),
+    ("transport_ms", "transport and the rest", layout.YELLOW),
 )
 
 
@@ -292,8 +292,8 @@ def kem_sizes(campaign: pl.DataFrame, cells: pl.DataFrame, primitives: pl.DataFr
     rows = _rows(shown)
     figure = go.Figure()
     for operation, name, colour in (
-        ("keygen", "public key, in the ClientHello", "#0072B2"),
-        ("encapsulate", "ciphertext, in the ServerHello", "#E69F00"),
+        ("keygen", "public key, in the ClientHello", layout.BLUE),
+        ("encapsulate", "ciphertext, in the ServerHello", layout.ORANGE),
     ):
         found = shown.join(
             shares.filter(pl.col("operation") == operation), left_on="group", right_on="name", maintain_order="left"
@@ -710,27 +710,37 @@ def hybrid_cost(
     step = 0.8 / max(len(names), 1)
     figure.add_vline(x=0, line={"color": INK, "width": 1})
     half = table.select((50 * (pl.col("excess_high") - pl.col("excess_low")) / pl.col("ttfb_ms")).median()).item()
+    known = table.filter(pl.col("excess_low").is_not_null())
+    table = table.with_columns(open=((pl.col("excess_low") <= 0) & (pl.col("excess_high") >= 0)).fill_null(True))
     ends = [0.0]
     for number, library in enumerate(names):
-        own = table.filter(pl.col("client_library") == library)
-        mean, low, high = ((100 * own[f"excess_{end}"] / own["ttfb_ms"]).to_list() for end in ("ms", "low", "high"))
         dodge = step * (number - (len(names) - 1) / 2)
-        ends += [end for end in (*mean, *low, *high) if end is not None]
-        _markers(
-            figure,
-            x=mean,
-            y=[rows[name] + dodge for name in own["algorithm"]],
-            low=low,
-            high=high,
-            name=titles.get(library, library),
-            number=number,
-            text=[
-                f"{html.escape(row['algorithm'])}: TTFB {row['ttfb_ms']:.3f} ms<br>{row['excess_ms']:+.3f} ms to"
-                f" the sum of"
-                f" {html.escape(row['classical'])} and {html.escape(row['kem'])}"
-                for row in own.to_dicts()
-            ],
-        )
+        legend = True
+        for undecided in (True, False):
+            own = table.filter((pl.col("client_library") == library) & (pl.col("open") == undecided))
+            if own.is_empty():
+                continue
+            mean, low, high = ((100 * own[f"excess_{end}"] / own["ttfb_ms"]).to_list() for end in ("ms", "low", "high"))
+            ends += [end for end in (*mean, *low, *high) if end is not None]
+            _markers(
+                figure,
+                x=mean,
+                y=[rows[name] + dodge for name in own["algorithm"]],
+                low=low,
+                high=high,
+                name=titles.get(library, library),
+                number=number,
+                legend=legend,
+                pale=undecided,
+                text=[
+                    f"{html.escape(row['algorithm'])}: TTFB {row['ttfb_ms']:.3f} ms<br>{row['excess_ms']:+.3f} ms to"
+                    f" the sum of"
+                    f" {html.escape(row['classical'])} and {html.escape(row['kem'])}"
+                    for row in own.to_dicts()
+                ],
+            )
+            legend = False
+    clear = table.filter(~pl.col("open")).height
     _frame(
         figure,
         "Hybrids and the sum of their parts",
@@ -738,12 +748,14 @@ def hybrid_cost(
         height=170 + _row_px(names) * len(rows),
         caption="TTFB of the hybrid minus (classical part + KEM - base), paired within blocks, mean and 95 % interval."
         "<br>Base: TTFB with X25519 less X25519's own primitives and key shares. Zero: the parts add up."
-        + (
-            f"<br>Half of the intervals are longer than ± {half:.2g} %: smaller differences are not decided."
-            if half
-            else ""
-        ),
+        "<br>Pale and hollow: the interval has 0 in it, so that the sign of the difference is not decided.",
         left=150,
+        says=[
+            f"{clear} of {len(known)} intervals exclude 0, where chance alone makes {0.05 * len(known):.1f}; half are "
+            f"longer than \N{PLUS-MINUS SIGN}{half:.2g} %: a difference of some per cent is not decided"
+        ]
+        if half
+        else [],
     )
     _bands(figure, rows)
     _levels(figure, cells.filter(pl.col("algorithm").is_in(list(rows))), rows)
@@ -823,13 +835,16 @@ def _markers(
     legend: bool = True,
     group: str | None = None,
     weight: float = 1,
+    pale: bool = False,
     **place: int,
 ) -> None:
     """Markers of a series with the colour and symbol of its number, and intervals where there are any.
 
-    *weight* is how many times the usual size they have.
+    *weight* is how many times the usual size they have; *pale* ones are hollow.
     """
-    colour = COLOURS[number % len(COLOURS)]
+    colour, symbol = COLOURS[number % len(COLOURS)], SYMBOLS[number % len(SYMBOLS)]
+    if pale:
+        colour, symbol = goodput._rgba(colour, 0.55), f"{symbol}-open"
     values = y if vertical else x
     error: dict[str, Any] = {"visible": False}
     if low is not None and high is not None:
@@ -849,7 +864,7 @@ def _markers(
         name=name,
         legendgroup=group or name,
         showlegend=legend,
-        marker={"color": colour, "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 5.5 * weight},
+        marker={"color": colour, "symbol": symbol, "size": 5.5 * weight},
         line={"color": colour, "width": 1.2 * weight},
         hovertext=list(text),
         hoverinfo="text",
@@ -914,17 +929,26 @@ def _log_axis(
 
 
 def _frame(
-    figure: go.Figure, title: str, campaign: pl.DataFrame, *, height: float, caption: str, left: int = 66, top: int = 70
+    figure: go.Figure,
+    title: str,
+    campaign: pl.DataFrame,
+    *,
+    height: float,
+    caption: str,
+    left: int = 66,
+    top: int = 70,
+    says: Sequence[str] = (),
 ) -> None:
+    """As `layout.finish`; *says* are lines below the conditions, on what the figure does not show."""
     more = 12 * max(0, caption.count("<br>") - 1)  # of two lines in general
     two_lines = sum(trace.showlegend is not False and bool(trace.name) for trace in figure.data) > LEGEND_ENTRIES
     layout.finish(
         figure,
         title,
-        goodput.conditions(campaign),
+        [goodput.conditions(campaign), *says],
         caption,
         [campaign],
-        height=height + 24 * two_lines + more,
+        height=height + 24 * two_lines + more + 14 * len(says),
         left=left,
         top=top + 24 * two_lines,
         bottom=76 + more,

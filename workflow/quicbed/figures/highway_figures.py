@@ -28,8 +28,8 @@ from quicbed.store import runs
 PUBLISHED, OWN = "published", "measured"
 PREFIX = "highway-"
 """What the names of all its figures and tables begin with."""
-COLOURS: Mapping[str, str] = {PUBLISHED: "#0072B2", OWN: "#D55E00"}
-ROLE_COLOURS: Mapping[str, str] = {"client": "#56B4E9", "server": "#0072B2"}
+COLOURS: Mapping[str, str] = {PUBLISHED: layout.BLUE, OWN: layout.VERMILION}
+ROLE_COLOURS: Mapping[str, str] = {"client": layout.SKY, "server": layout.BLUE}
 WIDE = 5
 """Settings with which two panels stand beside each other instead of four."""
 FACET_PX, ROOM = 176, 1.26
@@ -51,31 +51,36 @@ class Beside:
     """Every figure that could be drawn, saved, by name."""
 
     saved: Mapping[str, output.Saved]
+    tables: Mapping[str, pl.DataFrame]
+    """Those behind the figures, and one that is no figure: that of a single pair of hosts."""
     titles: Mapping[str, str]
 
     def show(self, name: str) -> output.Saved | output.NotMeasured | None:
-        """A figure; where there is none, how to measure ours; None where ours is in another figure."""
-        if name in self.saved:
-            return self.saved[name]
+        """A figure; where there is none, how to measure ours; None where ours is in another figure or in a table."""
+        if name in self.tables:
+            return self.saved.get(name)
         experiment = next((one.experiment for one in highway_runs.FIGURES if one.name == name and one.alone), None)
         return output.NotMeasured(experiment) if experiment else None
 
     def found(self, name: str, labels: Mapping[str, str]) -> findings.Found | None:
         """What our runs of a figure of `by_setting` show, by label and the words that a sentence begins with."""
-        if name not in self.saved:
+        if name not in self.tables:
             return None
-        table = self.saved[name].drawn.table
+        table = self.tables[name]
         own = table.filter(pl.col("source") != highway_runs.SOURCE)
         if name == highway_runs.FIG9.name:  # whose settings are our testbeds
-            native = own.filter(pl.col("baseline").is_not_null())["label"].unique().sort()
-            labels = {label: f"Goodput built for the processor, {label}" for label in native}
+            native = own.filter(pl.col("baseline").is_not_null()).select("label", "baseline").unique().sort("label")
+            labels = {label: f"Goodput built for the processor, {host}" for label, host in native.rows()}
         if name == highway_runs.DROPS.name:
             return findings.drops(own, ("1x", "32x"), self.titles)
         return findings.contrasts(own, labels, self.titles)
 
     def sheet(self, name: str) -> Sheet | None:
-        """The table behind a figure of `by_setting`; None without the figure."""
-        return setting_sheet(self.saved[name].drawn, self.titles) if name in self.saved else None
+        """The table behind a figure of `by_setting`; None where nothing was measured."""
+        if name not in self.tables:
+            return None
+        unit = next(figure.unit for figure in highway_runs.FIGURES if figure.name == name)
+        return setting_sheet(self.tables[name], unit, self.titles)
 
 
 def beside(
@@ -89,8 +94,8 @@ def beside(
     """Draw every figure and write it and its table.
 
     *table* holds our runs, *pairs* the newest campaign of pairwise and its table, *measured* our perf samples. The
-    figure of pairs of hosts has the other testbeds of ours too. What an earlier call wrote is removed: it may show a
-    copy that is not told any more.
+    figure of pairs of hosts has the other testbeds of ours too; of a single pair there is only the table. What an
+    earlier call wrote is removed: it may show a copy that is not told any more.
     """
     for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
         file.unlink()
@@ -106,10 +111,14 @@ def beside(
         ),
     ]
     found = [one for one in drawn if one is not None]
-    for one in found:
-        comparison.write_figure_table(one.table, one.name, here.tables)
+    tables = {one.name: one.table for one in found}
+    hosts = pl.concat(_summaries(highway_runs.FIG9, published, by_host)[:2])
+    if not hosts.is_empty():
+        tables[highway_runs.FIG9.name] = hosts
+    for name, one in tables.items():
+        comparison.write_figure_table(one, name, here.tables)
     saved = output.save(found, here.figures, root=here.root) if found else []
-    return Beside({one.drawn.name: one for one in saved}, titles)
+    return Beside({one.drawn.name: one for one in saved}, tables, titles)
 
 
 # ---- settings of single libraries ------------------------------------------------------------------------------------
@@ -120,19 +129,18 @@ def by_setting(
 ) -> Drawn | None:
     """Fig. 5 to 9: a panel for each library, published and measured ones of the same library beside each other.
 
-    *table* holds our runs. None where there is nothing to draw.
+    *table* holds our runs. None where there is nothing to draw, or only one pair of hosts to compare.
     """
     names = dict(highway_runs.TITLES) | dict(titles or {})
-    campaigns = highway_runs.own_campaigns(figure, table)
-    theirs = highway_runs.published_summary(figure, published.runs)
-    ours = highway_runs.own_summary(figure, campaigns)
+    ours, theirs, campaigns = _summaries(figure, published, table)
     if theirs.is_empty() and (ours.is_empty() or not figure.alone):
+        return None
+    if figure is highway_runs.FIG9 and theirs.is_empty() and ours["testbed"].n_unique() == 1:
         return None
     panels = _panels(theirs, ours, names)
     columns = min(len(panels), 2 if len(figure.labels) >= WIDE else 4)
     drawing, places = layout.panels(len(panels), columns, below=0.36, beside=0.055 + 0.02 * (columns == 2))
     unlike = {str(row["library"]) for row in ours.to_dicts() if _unlike_itself(row)}
-    of_builds = figure is highway_runs.FIG9 and theirs.is_empty() and ours["testbed"].n_unique() == 1
     for (library, source, cells), place in zip(panels, places, strict=True):
         mark = f" {goodput.UNLIKE_ITSELF}" if source == OWN and library in unlike else ""
         title = names.get(library, library) + mark
@@ -149,7 +157,7 @@ def by_setting(
     more = 12 * max(0, len(lines) - CAPTION_LINES)
     layout.finish(
         drawing,
-        f"{'Goodput by build' if of_builds else figure.title} ({PAPER}, {figure.number})",
+        f"{figure.title} ({PAPER}, {figure.number})",
         _sources(theirs, published, campaigns, figure.experiment),
         "<br>".join(lines),
         campaigns,
@@ -159,6 +167,18 @@ def by_setting(
     used = [one for own in campaigns for one in comparison.used_origins(own, own["cell"].unique().to_list())]
     origins = used + sorted(highway_runs.settings(figure, published.runs).drop_nulls("value")["origin"])
     return Drawn(figure.name, drawing, pl.concat([ours, theirs]), origins, f"{PAPER}, {figure.number}", figure.name)
+
+
+def _summaries(
+    figure: Figure, published: Published, table: pl.DataFrame
+) -> tuple[pl.DataFrame, pl.DataFrame, list[pl.DataFrame]]:
+    """Rows of `highway_runs.SUMMARY` of ours and of theirs, and our campaigns, of the runs in *table*."""
+    campaigns = highway_runs.own_campaigns(figure, table)
+    return (
+        highway_runs.own_summary(figure, campaigns),
+        highway_runs.published_summary(figure, published.runs),
+        campaigns,
+    )
 
 
 def _unlike_itself(row: Mapping[str, Any]) -> bool:
@@ -304,8 +324,6 @@ _TICKS: Mapping[str, str] = {
 
 
 def _tick(label: str, labels: Sequence[str]) -> str:
-    if len(labels) == 2 and labels[1] == f"{labels[0]}{highway_runs.NATIVE}":  # builds of one host
-        return "default" if label == labels[0] else "march=native"
     # beside the same hosts with other builds
     if label.endswith(highway_runs.NATIVE) and label.removesuffix(highway_runs.NATIVE) in labels:
         return highway_runs.NATIVE
@@ -326,26 +344,38 @@ def _hover(cell: Mapping[str, Any], title: str, figure: Figure) -> str:
     return "<br>".join(lines)
 
 
-def setting_sheet(drawn: Drawn, titles: Mapping[str, str] | None = None) -> Sheet:
-    """The table behind a figure of `by_setting`: published and measured changes of a library side by side."""
+def setting_sheet(table: pl.DataFrame, unit: str, titles: Mapping[str, str] | None = None) -> Sheet:
+    """Rows of `highway_runs.SUMMARY` to read: published and measured changes of a library side by side.
+
+    Published ones have columns only where there are any. *unit* is what means are of, with its unit in brackets.
+    """
     names = dict(highway_runs.TITLES) | dict(titles or {})
-    theirs = _by_cell(drawn.table.filter(pl.col("source") == highway_runs.SOURCE))
-    ours = _by_cell(drawn.table.filter(pl.col("source") != highway_runs.SOURCE))
+    theirs = _by_cell(table.filter(pl.col("source") == highway_runs.SOURCE))
+    ours = _by_cell(table.filter(pl.col("source") != highway_runs.SOURCE))
+    sides = {"published": theirs, "measured here": ours} if theirs else {"measured here": ours}
     keys = list(dict.fromkeys([*theirs, *ours]))
     keys.sort(key=lambda key: (key not in theirs, names.get(key[0], key[0]).lower()))
-    headers = ["library", "setting", "published: n", "mean", "ratio", "95 % interval"]
-    headers += ["measured here: n", "mean", "ratio", "95 % interval", "remark"]
+    headers = ["library", "setting"]
+    for side in sides:
+        headers += [f"{side}: n", f"mean of {unit[0].lower()}{unit[1:]}", "ratio", "95 % interval"]
+    unlike = {key[0] for key, row in ours.items() if _unlike_itself(row)}
     rows = []
     values: list[str | None] = []
     ratios: list[str | None] = []
-    for key in keys:
-        both = [found.get(key) for found in (theirs, ours)]
-        values.append(_selection(both[1], "cell"))
-        ratios.append(_selection(both[1], "cell", "baseline_cell"))
-        told = (cell[key] for cell in both if cell for key in ("problem", "deviation"))
+    for library, label in keys:
+        cells = [found.get((library, label)) for found in sides.values()]
+        values.append(_selection(cells[-1], "cell"))
+        ratios.append(_selection(cells[-1], "cell", "baseline_cell"))
+        told = (cell[key] for cell in cells if cell for key in ("problem", "deviation"))
         remark = "; ".join(filter(None, told))
-        rows.append([names.get(key[0], key[0]), key[1], *(_numbers(both[0]) + _numbers(both[1])), remark])
-    return Sheet(headers, rows, frozenset(range(2, 10)), behind=leading(values, (6, 7)) | leading(ratios, (8, 9)))
+        setting = label.replace(highway_runs.NATIVE, ", built for its processor")
+        numbers = (number for cell in cells for number in _numbers(cell))
+        name = names.get(library, library) + f" {goodput.UNLIKE_ITSELF}" * (library in unlike)
+        rows.append([name, setting, *numbers, remark])
+    first, after = len(headers) - 4, len(headers)
+    behind = leading(values, (first, first + 1)) | leading(ratios, (first + 2, first + 3))
+    notes = [goodput.UNLIKE_ITSELF_MEANS] if unlike else []
+    return Sheet([*headers, "remark"], rows, frozenset(range(2, after)), notes, behind)
 
 
 def _selection(row: Mapping[str, Any] | None, *columns: str) -> str | None:

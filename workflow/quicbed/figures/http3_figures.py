@@ -21,7 +21,7 @@ TITLES = {
     "cpu_s_per_gib": "CPU s per GiB, both ends",
 }
 UNITS = {"goodput_mbps": "Mbit/s", "first_byte_ms": "ms", "cpu_s_per_gib": "CPU s per GiB"}
-STYLES = (("#0072B2", "circle"), ("#E69F00", "square"), ("#009E73", "diamond"), ("#D55E00", "cross"))
+STYLES = ((layout.BLUE, "circle"), (layout.ORANGE, "square"), (layout.GREEN, "diamond"), (layout.VERMILION, "cross"))
 """Colour and symbol of each library, in their order."""
 SOURCE = "quic-benchmark, future work"
 PANEL_PX = 230

@@ -19,6 +19,11 @@ WIDTH_PX = 688  # 7.16 in at 96 px/in: the text width of a two-column page
 COLUMN_PX = 333
 """88 mm: the width of one of two columns."""
 INK, SOFT, GRID = "#222222", "#6b6b6b", "#ececec"
+BLUE, SKY, GREEN, ORANGE = "#0072B2", "#56B4E9", "#009E73", "#E69F00"
+VERMILION, PINK, YELLOW = "#D55E00", "#CC79A7", "#F0E442"
+"""Okabe and Ito's colours, told apart with any colour vision. In grey some are as bright as each other (sky and orange,
+green and vermilion and pink): what they tell apart has marks, dashes or an order of its own too.
+"""
 HOST_PX, HOST_CHARACTERS = 13, 110
 """Height and length of a line that names a host."""
 COLUMNS = 3

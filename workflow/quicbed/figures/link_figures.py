@@ -14,7 +14,7 @@ from quicbed.analysis import comparison, sizes
 from quicbed.figures import goodput, layout, output
 from quicbed.figures.pair_figures import FACET_PX
 
-COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#CC79A7")
+COLOURS = (layout.BLUE, layout.ORANGE, layout.VERMILION, layout.PINK)
 SYMBOLS = ("circle", "square", "diamond", "cross")
 """Of losses in rising order: told apart without colours too."""
 

@@ -15,7 +15,9 @@ from quicbed.analysis import comparison
 from quicbed.figures import goodput, layout, output
 
 METRICS = {"goodput_mbps": "Goodput [Mbit/s]", "ttfb_ms": "Time to first byte [ms]"}
-COLOURS = ("#0072B2", "#E69F00", "#D55E00", "#CC79A7", "#009E73")
+COLOURS = (layout.BLUE, layout.ORANGE, layout.VERMILION, layout.PINK, layout.GREEN)
+SYMBOLS = ("circle", "square", "diamond", "cross", "triangle-up")
+"""Of loads in rising order: told apart without colours too."""
 PANEL_PX = 230
 NAMES_ANGLE, NAME_PX = -30, 3
 """Degrees by which names of libraries slope, and the height that a letter of such a name takes."""
@@ -56,7 +58,8 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
             offset = 0.22 * (number - (len(loads) - 1) / 2)
             own = {cell["client_library"]: cell for cell in cells if cell["background_percent"] == load}
             places = [(place + offset, own.get(name)) for place, name in enumerate(libraries)]
-            _points(figure, places, load, COLOURS[number % len(COLOURS)], row)
+            style = {"color": COLOURS[number % len(COLOURS)], "symbol": SYMBOLS[number % len(SYMBOLS)]}
+            _points(figure, places, load, style, row)
             _missing(figure, places, row)
         figure.update_yaxes(title_text=axis, rangemode="tozero", row=row, col=1)
     rate = main["rate_mbit"].max()
@@ -94,7 +97,7 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
 
 
 def _points(
-    figure: go.Figure, places: list[tuple[float, dict[str, Any] | None]], load: float, colour: str, row: int
+    figure: go.Figure, places: list[tuple[float, dict[str, Any] | None]], load: float, style: dict[str, str], row: int
 ) -> None:
     shown = [(x, cell) for x, cell in places if cell and cell["n"]]
     figure.add_scatter(
@@ -104,7 +107,7 @@ def _points(
         mode="markers",
         name=f"{load:g} % load" if load else "no load",
         legendgroup=f"{load:g}",
-        marker={"color": colour, "size": 7},
+        marker={**style, "size": 7},
         hovertext=[_hover(cell) for _, cell in shown],
         hoverinfo="text",
         showlegend=row == 1,

@@ -17,7 +17,7 @@ from quicbed.figures import goodput, layout, output
 from quicbed.plan.arms import CAPTURED
 
 PANEL_PX = 46  # height of a row of a heat map
-FACET_PX = 252
+MTU_COLUMNS, FACET_PX = 4, 196
 LOWER, BETWEEN = 0.32, 0.08
 """Shares of a panel's height, of its lower part and of the gap above that."""
 MTU_AEADS = ("aes-128-gcm", "noop")
@@ -155,7 +155,7 @@ def goodput_by_mtu(
     shown_as, unlike = goodput.marked(table, titles or {})
     libraries = sorted(set(main["client_library"]), key=lambda name: str(shown_as.get(name, name)).lower())
     names = [shown_as.get(name, name) for name in libraries]
-    figure, places = layout.panels(len(names), below=0.34, titles=names)
+    figure, places = layout.panels(len(names), MTU_COLUMNS, below=0.38, beside=0.06, titles=names)
     mtus = sorted(set(main["mtu"].drop_nulls()))
     whence, marked = _whence(main)
     for number, (library, place) in enumerate(zip(libraries, places, strict=True)):
@@ -170,7 +170,8 @@ def goodput_by_mtu(
             tickvals=list(range(len(mtus))),
             ticktext=ticks,
             range=[-0.5, len(mtus) - 0.5],
-            tickfont={"size": 9},
+            tickangle=0,
+            tickfont={"size": 8},
             **place,
         )
         tops = [cell["max"] / 1000 for cell in cells if cell["n"]]
@@ -245,7 +246,7 @@ def _mtu_line(
     place: Mapping[str, int],
 ) -> None:
     shown = [(position + offset, cell) for position, cell in enumerate(cells) if cell and cell["n"]]
-    name, _, colour = goodput.AEADS[aead]
+    name, _, colour, symbol = goodput.AEADS[aead]
     figure.add_scatter(
         x=[x for x, _ in shown],
         y=[cell["mean"] / 1000 for _, cell in shown],
@@ -253,7 +254,7 @@ def _mtu_line(
         mode="lines+markers",
         name=name,
         line={"color": colour, "width": 1.4},
-        marker={"color": colour, "size": 6},
+        marker={"color": colour, "size": 6, "symbol": symbol},
         hovertext=[_mtu_hover(cell) for _, cell in shown],
         hoverinfo="text",
         showlegend=in_legend,
@@ -264,7 +265,7 @@ def _mtu_line(
 def _mtu_gain(figure: go.Figure, cells: list[dict[str, Any] | None], axes: Mapping[str, str]) -> None:
     """The lower part of a panel: the gain of NOOP by MTU, in per cent."""
     shown = [(x, cell) for x, cell in enumerate(cells) if cell and cell["noop_ratio"] is not None]
-    colour = goodput.AEADS["noop"][2]
+    _, _, colour, symbol = goodput.AEADS["noop"]
     figure.add_scatter(
         x=[-0.5, len(cells) - 0.5], y=[0, 0], mode="lines", line={"color": layout.INK, "width": 0.7}, hoverinfo="skip",
         showlegend=False, **axes,
@@ -274,7 +275,7 @@ def _mtu_gain(figure: go.Figure, cells: list[dict[str, Any] | None], axes: Mappi
         y=[goodput.percent(cell["noop_ratio"]) for _, cell in shown],
         error_y=layout.bars([cell for _, cell in shown], "noop_ratio", "noop_low", "noop_high", 100),
         mode="markers",
-        marker={"color": colour, "size": 6},
+        marker={"color": colour, "size": 6, "symbol": symbol},
         hovertext=[f"{goodput.signed(goodput.percent(cell['noop_ratio']))} %" for _, cell in shown],
         hoverinfo="text",
         showlegend=False,
@@ -292,6 +293,13 @@ def _mtu_hover(cell: Mapping[str, Any]) -> str:
 def _mtu_missing(figure: go.Figure, cells: list[list[dict[str, Any] | None]], place: Mapping[str, int]) -> None:
     """Say in place where a library has no value, and why."""
     for position, both in enumerate(cells):
-        for offset, cell in zip((-0.16, 0.16), both, strict=True):
-            if cell is None or not cell["n"]:
-                layout.in_place(figure, position + offset, *layout.absent(cell), place)
+        lacking = [
+            (offset, layout.absent(cell))
+            for offset, cell in zip((-0.16, 0.16), both, strict=True)
+            if cell is None or not cell["n"]
+        ]
+        if len(lacking) > 1 and len({text for _, (text, _) in lacking}) == 1:  # once for both
+            reasons = "; ".join(dict.fromkeys(reason for _, (_, reason) in lacking))
+            lacking = [(0.0, (lacking[0][1][0], reasons))]
+        for offset, told in lacking:
+            layout.in_place(figure, position + offset, *told, place)

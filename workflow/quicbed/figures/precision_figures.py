@@ -21,8 +21,8 @@ NAME = "steps-precision"
 METRIC = "pacing_precision_us"
 STYLES: Mapping[bool, tuple[str, str, str]] = {
     # by whether the processor's AES instructions are used: name, colour, symbol
-    True: ("with AES instructions", "#0072B2", "circle"),
-    False: ("without", "#D55E00", "diamond"),
+    True: ("with AES instructions", layout.BLUE, "circle"),
+    False: ("without", layout.VERMILION, "diamond"),
 }
 PANEL_PX, TITLE_PX, TOP_PX = 250, 22, 78
 """Height of a panel, of the title above it, and of what is above the panels."""

@@ -43,9 +43,9 @@ QUANTITIES = {
 SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, cloud storage"
 STYLES: Mapping[str | None, tuple[str, str, str]] = {
     # by version of TLS: name, colour, symbol
-    None: ("QUIC", "#0072B2", "circle"),
-    "TLSv1.3": ("TLS 1.3 over TCP", "#E69F00", "square"),
-    "TLSv1.2": ("TLS 1.2 over TCP", "#D55E00", "diamond"),
+    None: ("QUIC", layout.BLUE, "circle"),
+    "TLSv1.3": ("TLS 1.3 over TCP", layout.ORANGE, "square"),
+    "TLSv1.2": ("TLS 1.2 over TCP", layout.VERMILION, "diamond"),
 }
 _UNITS = ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
 

@@ -16,7 +16,7 @@ from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 
 SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, video"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+COLOURS = (layout.BLUE, layout.VERMILION, layout.GREEN, layout.PINK)
 SYMBOLS = ("circle", "square", "diamond", "cross")
 NAMES = {"nginx-h3": "HTTP/3", "tcp-tls": "HTTP/2"}
 """What nginx speaks with each library; of others, their own names."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 
 SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, web"
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+COLOURS = (layout.BLUE, layout.VERMILION, layout.GREEN, layout.PINK)
 SYMBOLS = ("circle", "square", "diamond", "cross")
 PANELS = {
     "rtt": ("No loss", "round-trip time [ms]"),
@@ -40,6 +41,10 @@ Series = tuple[str, str | None]
 """A library and, over TCP, a version of TLS."""
 Kind = tuple[str | None, str, str, float]
 """Visit, group, signature algorithm and round-trip time of a cell."""
+Gap = tuple[str, Series, str]
+"""Why there is no value, and of which series and cells."""
+NO_VALUE = "\N{MULTIPLICATION SIGN}"
+"""Stands on the horizontal axis in place of a value."""
 
 
 def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, metric: str) -> output.Drawn:
@@ -49,6 +54,7 @@ def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, met
     """
     own = table.filter(pl.col("metric") == metric)
     series = _series(own)
+    gaps: list[Gap] = []
     figure = make_subplots(
         rows=2,
         cols=len(PANELS),
@@ -68,7 +74,7 @@ def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, met
         compared = ratios.filter(pl.col("metric") == metric)
         for number, one in enumerate(series):
             place = {"col": column}
-            _line(figure, _of(cells, one), positions, name, number, one, len(series), place | {"row": 1})
+            gaps += _line(figure, _of(cells, one), positions, name, number, one, len(series), place | {"row": 1})
             _ratios(figure, cells, compared, positions, name, number, one, len(series), place | {"row": 2})
         for row in (1, 2):
             figure.update_xaxes(
@@ -89,16 +95,17 @@ def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, met
     figure.update_yaxes(zeroline=True, zerolinecolor=layout.INK, range=ends, row=2)
     figure.update_yaxes(title_text="ms", row=1, col=1)
     figure.update_yaxes(title_text="difference [%]", row=2, col=1)
+    without = _without_value(gaps, series)
     layout.finish(
         figure,
         f"{TITLES[metric]} of web pages{_in_browser(campaign)}",
         _conditions(campaign, own),
         "Above: means, bars from the smallest to the largest run. Below: HTTP/3 against HTTP/2 with each version of "
         "TLS, ratios paired within blocks,<br>95 % interval; below 0 HTTP/3 is faster. "
-        f"{_begin(metric)}" + goodput.disturbed(campaign),
+        f"{_begin(metric)}" + goodput.disturbed(campaign) + "".join(f"<br>{line}" for line in without),
         [campaign],
-        height=440,
-        bottom=88,
+        height=440 + 12 * len(without),
+        bottom=88 + 12 * len(without),
         legend=layout.IN_CORNER,
     )
     origins = comparison.used_origins(campaign, own.filter(pl.col("arm") == "main")["cell"].to_list())
@@ -194,8 +201,9 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn | output
     kinds = list(titles)
     # of the longest tick label, beyond the two that there is room for
     lines = max(max((title.count("<br>") for title in titles.values()), default=0) - 1, 0)
+    gaps: list[Gap] = []
+    series = _series(own[0])
     for row, (metric, cells) in enumerate(zip(metrics, own, strict=True), 1):
-        series = _series(cells)
         place = {"row": row, "col": 1}
         for number, one in enumerate(series):
             shown = _of(cells, one)
@@ -215,7 +223,9 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn | output
             for cell in shown:
                 if not cell["n"]:
                     where = kinds.index(_kind(cell)) + _beside(number, len(series))
-                    layout.in_place(figure, where, *_absent(cell, metric), place)
+                    text, reason = _absent(cell, metric)
+                    _in_place(figure, where, number, reason, place)
+                    gaps.append((text, one, VISITS[cell["visit"]]))
         figure.update_xaxes(
             tickvals=list(range(len(kinds))),
             ticktext=list(titles.values()),
@@ -228,12 +238,14 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn | output
         )
         figure.update_yaxes(title_text=f"{TITLES[metric].lower()} [ms]", rangemode="tozero", **place)
     figure.update_yaxes(**layout.VALUES, tickfont={"size": 10}, title_font={"size": 11}, title_standoff=4)
+    without = _without_value(gaps, series)
+    lines += len(without)
     layout.finish(
         figure,
         f"First and second visits{_in_browser(campaign)}",
         _conditions(campaign, table),
         "Means, bars from the smallest to the largest run. X25519 and RSA where nothing else is said.<br>"
-        f"{_begin(last)}{_kept(own[0])}" + goodput.disturbed(campaign),
+        f"{_begin(last)}{_kept(own[0])}" + goodput.disturbed(campaign) + "".join(f"<br>{line}" for line in without),
         [campaign],
         height=510 + 14 * lines,
         bottom=96 + 14 * lines,
@@ -255,10 +267,46 @@ def _kept(cells: pl.DataFrame) -> str:
 def _absent(cell: Mapping[str, Any], metric: str) -> tuple[str, str]:
     """As `layout.absent`; a browser tells no end of a handshake that its request does not wait for."""
     if cell["visit"] == "kept" and metric == "connection_ms" and not cell["unsupported"] and not cell["failed"]:
-        return "open already", "the connection is that of the first visit"
+        return "connection open already", "the connection is that of the first visit"
     if cell["visit"] == "early-data" and not cell["unsupported"] and not cell["failed"]:
-        return "not told", "Chromium does not tell when a handshake with early data is complete"
+        return "connection not told by Chromium", "Chromium does not tell when a handshake with early data is complete"
     return layout.absent(cell)
+
+
+def _in_place(figure: go.Figure, x: float, number: int, reason: str, place: Mapping[str, int]) -> None:
+    """A cross on the horizontal axis, in the colour of a series, with the reason where the pointer rests on it."""
+    figure.add_annotation(
+        x=x,
+        y=0,
+        yref="y domain",
+        text=NO_VALUE,
+        hovertext=html.escape(reason),
+        yanchor="middle",  # no value stands there
+        yshift=2,  # clear of what is below the axis
+        showarrow=False,
+        font={"size": 13, "color": COLOURS[number % len(COLOURS)]},
+        **place,
+    )
+
+
+def _without_value(gaps: Sequence[Gap], series: Sequence[Series]) -> list[str]:
+    """Lines of a caption, with markup, that say what has no value and why; none where nothing lacks one."""
+    of_series: dict[str, dict[Series, dict[str, None]]] = {}
+    for text, one, name in gaps:
+        of_series.setdefault(text, {}).setdefault(one, {})[name] = None
+    told = []
+    for text, found in of_series.items():
+        alike: dict[tuple[str, ...], list[Series]] = {}
+        for one, names in found.items():
+            alike.setdefault(tuple(names), []).append(one)
+        for same, ones in alike.items():
+            over = "" if len(ones) == len(series) else f" over {' and '.join(map(_named, ones))}"
+            told.append(f"{text} ({', '.join(same)}{over})")
+    if not told:
+        return []
+    return [
+        html.escape(line) for line in textwrap.wrap(f"{NO_VALUE} no value: {', '.join(told)}.", layout.HOST_CHARACTERS)
+    ]
 
 
 def _kind(cell: Mapping[str, Any]) -> Kind:
@@ -402,7 +450,8 @@ def _line(
     one: Series,
     of: int,
     place: Mapping[str, int],
-) -> None:
+) -> list[Gap]:
+    """Means of one series in one panel; returns what has none."""
     shown = [cell for cell in cells if cell["n"]]
     along = web.PANELS[name][0]
     shown.sort(key=lambda cell: positions.index(cell[along]))
@@ -420,9 +469,12 @@ def _line(
         showlegend=place["col"] == 1,
         **place,
     )
-    for cell in cells:
-        if not cell["n"]:
-            layout.in_place(figure, positions.index(cell[along]) + _beside(number, of), *layout.absent(cell), place)
+    gaps = []
+    for cell in (cell for cell in cells if not cell["n"]):
+        text, reason = layout.absent(cell)
+        _in_place(figure, positions.index(cell[along]) + _beside(number, of), number, reason, place)
+        gaps.append((text, one, str(cell["label"])))
+    return gaps
 
 
 def _ratios(
