@@ -213,12 +213,13 @@ def test_hosts_belong_to_kind_ssh_alone() -> None:
 
 def test_the_documented_testbed_is_a_valid_one(repository: Path) -> None:
     page = (repository / "docs" / "dedicated-testbed.md").read_text(encoding="utf-8")
-    block = page.split("```yaml\n")[1].split("```")[0]
+    smallest, block, capture = (part.split("```")[0] for part in page.split("```yaml\n")[1:])
+    assert parse_model(Settings, yaml.safe_load(smallest), "docs/dedicated-testbed.md").tap is None
     found = parse_model(Settings, yaml.safe_load(block), "docs/dedicated-testbed.md")
     assert found.hosts["server"].cpus == "2-5"
     assert found.commands.release
     assert found.tap is not None
-    own = yaml.safe_load(page.split("```yaml\n")[2].split("```")[0])
+    own = yaml.safe_load(capture)
     assert parse_model(Settings, {"kind": "local", **own}, "docs/dedicated-testbed.md").capture_command is not None
 
 
