@@ -93,7 +93,7 @@ def test_the_folder_of_the_page_is_tried_as_it_says(
     build_of: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commands of docs/external-endpoints.md that make a folder and try it, the folder being in another place."""
-    page = (ROOT / "docs" / "external-endpoints.md").read_text(encoding="utf-8").partition("## The other way round")[2]
+    page = (ROOT / "docs" / "external-endpoints.md").read_text(encoding="utf-8").partition("## Export a build")[2]
     commands = [shlex.split(line) for line in re.findall(r"^quicbed .*", page, re.MULTILINE)]
     assert [words[1] for words in commands] == ["runner-folder", "try"]
     build_of("quinn", "stock")
