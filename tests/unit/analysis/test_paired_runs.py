@@ -90,7 +90,7 @@ def test_the_figure_shows_both_ends_and_each(tmp_path: Path, experiment: str) ->
     behind = sheet.behind[0, column]
     assert table["cell"][0] in behind
     assert table["baseline"][0] in behind
-    assert (0, sheet.headers.index("ratio of goodput of runs alone")) not in sheet.behind
+    assert (0, sheet.headers.index("ratio of goodput of separate runs")) not in sheet.behind
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

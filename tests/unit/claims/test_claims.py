@@ -636,9 +636,9 @@ def test_packets_are_judged_by_their_median_and_quartiles(counts: list[int], ver
     assert (result.verdict, result.basis, result.p) == (verdict, "count", None)
     assert result.outcomes[0].n == len(counts)
     told = {
-        5: "further captures would tell, not further blocks",
-        2: "2 captured connections cannot tell how others vary",
-        1: "1 captured connection cannot tell how others vary; 3 can",
+        5: "further captures would decide, not further blocks",
+        2: "2 captured connections cannot show how others vary",
+        1: "1 captured connection cannot show how others vary; 3 can",
     }
     assert told.get(len(counts), "") in result.reason
     assert bool(result.reason) is (verdict == "inconclusive")
@@ -849,7 +849,7 @@ def test_as_many_blocks_are_asked_for_as_make_the_p_value_small_enough() -> None
 def test_one_block_decides_nothing() -> None:
     result = evaluate_one(tables(make_rows(goodputs(5.0, n=1))))
     assert result.verdict == "inconclusive"
-    assert result.reason == "one block tells no interval; at least two are needed"
+    assert result.reason == "one block gives no interval; at least two are needed"
 
 
 def test_two_blocks_are_not_taken_for_many() -> None:
@@ -1184,7 +1184,7 @@ def test_a_cause_is_what_its_tests_say_of_it(
     results = [result for result, _ in one.explained]
     text = claims_report.text(results, cells=True, tested={}, found=found)
     assert f"cause ({status}): It is patched." in text
-    assert ("What would tell: A build without the patch." in text) == (not tests)
+    assert ("What would decide: A build without the patch." in text) == (not tests)
     assert set(claims_report.frame(record_of(results, found))["causes"]) == {f"patched ({status})"}
 
 

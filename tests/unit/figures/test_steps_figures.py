@@ -364,7 +364,7 @@ def test_the_floor_of_timers_lies_under_our_lines_with_its_numbers(tmp_path: Pat
 def test_runs_without_a_floor_say_so_and_published_ones_have_none(tmp_path: Path) -> None:
     drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig3"], both(tmp_path), NAMES)
     assert drawn is not None
-    assert "was not measured, so that no gap or train of ours is a finding" in " ".join(
+    assert "was not measured, so our gaps and trains cannot be interpreted" in " ".join(
         drawn.figure.layout.meta["caption"].split("<br>")
     )
     theirs = steps_figures.sides(

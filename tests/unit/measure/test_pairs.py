@@ -129,7 +129,7 @@ def test_a_variant_may_be_compared_with_another_library(tmp_path: Path, monkeypa
         ("paired: concurrent", "paired: concurrent\nfailures: findings", "paired: .* leave out failures: findings"),
         ("paired: concurrent", "paired: one-after-the-other", "paired: Input should be 'concurrent'"),
         ("paired: concurrent", "paired: concurrent\nalone: other", "alone: `other` is unknown; known are test"),
-        ("paired: concurrent", "alone: test", "alone: is of experiments that are `paired`"),
+        ("paired: concurrent", "alone: test", "alone: is only for experiments that are `paired`"),
         ("header_protection: false", "header_protection: false, mtu: 9000", "`NOOP` and `AES-128-GCM` share the link"),
         ("header_protection: false", "header_protection: false, bytes: 1000", "paired: `NOOP` has bytes"),
         ("header_protection: false", "header_protection: false, against: quinnn", "`quinnn` is unknown; did you mean"),

@@ -214,7 +214,7 @@ def test_runs_of_another_study_replace_none_silently(tmp_path: Path, studied: Pr
     index = report.write(tmp_path / "artifacts", raw, project=studied)
     page = (index.parent / "experiment-aead-goodput.html").read_text(encoding="utf-8")
     assert "scale quick, of no study" in page
-    assert ">90000000</a> (study with rules that are not here any more (000000000000))" in page
+    assert ">90000000</a> (study with rules that no longer exist (000000000000))" in page
     assert "by the same rules" not in index.read_text(encoding="utf-8")
     of_study(raw, studied.studies["mine"].digest, "80000000", later=9)
     index = report.write(tmp_path / "artifacts", raw, project=studied)

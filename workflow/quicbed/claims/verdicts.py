@@ -558,7 +558,7 @@ class _Evaluation:
         name = self.reading.experiment
         campaign = self.book.tables.campaigns.newest(name)
         if campaign.is_empty() and self.book.tables.published:
-            raise _MissingError("not measured", "the published data here have no runs that tell")
+            raise _MissingError("not measured", "the published data here have no runs for it")
         elsewhere = not campaign.is_empty() and campaign["testbed_kind"][0] != LOCAL
         if self.claim.needs is not None and not elsewhere:
             raise _MissingError("not applicable", f"needs {self.claim.needs}")
@@ -723,7 +723,7 @@ class _Evaluation:
         if self.reading.table != "handshakes" or captured >= FEWEST_CAPTURED:
             return ""
         plural = "s" if captured != 1 else ""
-        return f"{captured} captured connection{plural} cannot tell how others vary; {FEWEST_CAPTURED} can"
+        return f"{captured} captured connection{plural} cannot show how others vary; {FEWEST_CAPTURED} can"
 
     def _over_pairs(self, measured: _Measured, comparison: Comparison, term: Term) -> Outcome:
         """The fastest pair over the slowest, or one of the two, among the libraries of the claim."""
@@ -966,7 +966,7 @@ def _summarise(result: Result) -> None:
         result.verdict = "inconclusive" if not decided else "fails" if outside else "holds"
         if not decided:
             differ = "captured connections differ by more than the bounds"
-            result.reason = _join(f"{differ}; further captures would tell, not further blocks", result.reason)
+            result.reason = _join(f"{differ}; further captures would decide, not further blocks", result.reason)
         return
     if outside:
         result.p = min(1.0, min(one.p or 0.0 for one in outside) * len(measured))
@@ -1031,7 +1031,7 @@ def _more_blocks(result: Result, level: float) -> int | None:
 def _open(result: Result, clear: bool, family: int) -> str:
     """Why a claim is not decided, and what would decide it."""
     if any(one.n < 2 for one in result.measured):
-        return "one block tells no interval; at least two are needed"
+        return "one block gives no interval; at least two are needed"
     if clear:
         text = f"its interval is clear of the bounds, but not by enough for one of {family} claims tested together"
     else:

@@ -80,10 +80,10 @@ def ttfb_by_rate(
     if left_out:
         told += (
             f" Left out: {left_out} of {len(cells)} rates, at which the client fell behind in a block<br>"
-            "(tick at the lower edge, in the colour of its series; a lone mark has no other rate)."
+            "(tick at the lower edge, in the colour of its series; a single mark has no other rate)."
         )
     caption = (
-        "Connections begin at Poisson times, whatever becomes of those before; TTFB counts from when they should have."
+        "Connections begin at Poisson times, independently of earlier ones; TTFB counts from the scheduled time."
         "<br>Medians over blocks, bars from the smallest to the largest run. Cross: twice that of the lowest rate."
         f"<br>{told}{goodput.disturbed(campaign)}"
     )
@@ -125,7 +125,7 @@ def _labels(table: pl.DataFrame) -> list[str]:
 def _hover(cell: Mapping[str, Any]) -> str:
     return (
         f"<b>{html.escape(cell['label'])}</b>"
-        f"<br>{cell['rate_per_s']:.0f}/s asked, {cell['handshakes_per_s']:.0f}/s done"
+        f"<br>{cell['rate_per_s']:.0f}/s requested, {cell['handshakes_per_s']:.0f}/s done"
         f"<br>TTFB: median {cell['ttfb_ms']:.2f} ms, p99 {cell['p99_ms']:.2f} ms"
         f"<br>n = {cell['n']}, failed {cell['failed']}<br>client late: p99 {cell['late_ms']:.2f} ms"
     )
@@ -214,7 +214,7 @@ def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str
         "Cores of a server for 10 000 connections a second",
         goodput.conditions(campaign),
         f"Processor time of the server by connection, of loads of {capacity.BUSY:g} and more; bars are 95 % intervals "
-        "over blocks.<br>Predicted: the cost with the baseline, and what the primitives timed alone take more than its."
+        "over blocks.<br>Predicted: the baseline's cost plus the difference of the primitives, timed separately."
         + goodput.disturbed(campaign),
         [campaign],
         height=CORES_PX,
@@ -271,7 +271,7 @@ def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str
         figure,
         "Memory of a server by open, idle connection",
         goodput.conditions(campaign),
-        f"Proportional set size (PSS) of the server's processes with {many} open connections, less that with none, by "
+        f"Proportional set size (PSS) of the server's processes with {many} open connections, minus that without any, per "
         "connection;<br>bars are 95 % intervals over blocks." + goodput.disturbed(campaign),
         [campaign],
         height=CORES_PX,
@@ -385,8 +385,8 @@ def scaling(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, st
         figure,
         "Rate of connections that a server takes on all processors",
         goodput.conditions(campaign),
-        "Rate at which the 99th percentile of TTFB is twice that of the lowest rate, of a program for each processor "
-        "by that of a single one;<br>bars from the ends of both 95 % intervals. Dotted: the number of programs, "
+        "Ratio of the rates at which the 99th percentile of TTFB is twice that of the lowest rate, for a program per "
+        "processor and for one;<br>bars from the ends of both 95 % intervals. Dotted: the number of programs, "
         f"{' or '.join(map(str, copies))}.{goodput.disturbed(campaign)}",
         [campaign],
         height=CORES_PX,
@@ -497,8 +497,8 @@ def table(series: pl.DataFrame, titles: Mapping[str, str]) -> Sheet:
         for one in series.to_dicts()
     ]
     notes = (
-        "Predicted: what the server takes with the experiment's baseline, and what the primitives of the other "
-        "algorithms, timed alone, take more than those of the baseline. >: TTFB has not doubled at the highest rate.",
+        "Predicted: the server's cost with the experiment's baseline, plus the difference between the primitives of "
+        "the other algorithms and the baseline's, timed separately. >: TTFB has not doubled at the highest rate.",
     )
     numeric = frozenset(range(2, 14))
     selected = [runs.selection(one["campaign"], *one["cells"].split(",")) for one in series.to_dicts()]

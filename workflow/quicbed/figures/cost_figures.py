@@ -128,7 +128,7 @@ TWINS: Mapping[str, Twin] = {
     ),
     "aes-ni": Twin(
         "aes-instructions",
-        "What AES costs without its instructions, and ChaCha20-Poly1305",
+        "Cost of AES without its instructions, and of ChaCha20-Poly1305",
         "QUIC on the Highway, Fig. 7, processor time",
         "Difference to AES with its instructions [%]",
         {"AES without AES-NI": "AES in software", "ChaCha20": "ChaCha20-Poly1305"},
@@ -149,7 +149,7 @@ TWINS: Mapping[str, Twin] = {
     ),
     "hardware": Twin(
         "highway-fig9",
-        "What building for the processor brings",
+        "Effect of building for the processor",
         "QUIC on the Highway, Fig. 9, processor time",
         "Difference to the default build [%]",
         {"march=native": "march=native"},
@@ -284,7 +284,7 @@ def both_ways(
         "A/A arm<br>of the same quantity, the baseline against itself. Horizontal axes differ."
     )
     if twin.paired:
-        caption += "<br>Both runs of a ratio share their processors and their time."
+        caption += "<br>Both runs of a ratio share processors and run at the same time."
     if twin.published:
         caption += " Blue: 1 / goodput, as the paper states it."
     layout.finish(

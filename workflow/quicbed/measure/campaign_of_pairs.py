@@ -38,7 +38,7 @@ class CampaignOfPairs(Campaign):
         return self.driver.testbed.pins()
 
     def impossible(self) -> str | None:
-        """Why programs cannot be kept to processors here, or None."""
+        """Why programs cannot be pinned to processors here, or None."""
         return self._pins if isinstance(self._pins, str) else None
 
     def read_block(self, directory: Path) -> Iterable[Run]:

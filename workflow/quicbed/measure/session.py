@@ -123,11 +123,11 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
     except TestbedError as error:
         raise MeasureError(str(error)) from error
     except OSError as error:
-        raise MeasureError(f"{error}; finished runs are kept, start again when it is mended") from error
+        raise MeasureError(f"{error}; finished runs remain, start again when it is fixed") from error
     if problems := campaign.problems():
         raise MeasureError(
             f"{name}: measured, but not to be relied on ({len(problems)} problems): {problems[0]}; "
-            f"mend the cause, and see {campaign.directory} for the runs"
+            f"fix the cause, and see {campaign.directory} for the runs"
         )
     findings = campaign.findings()
     if findings:
