@@ -1,4 +1,4 @@
-"""What experiments of pairs at the same time become: rows, tables, figures, and what must not be mixed up with them."""
+"""What experiments of concurrent pairs become: rows, tables, figures, and what must not be mixed up with them."""
 
 from __future__ import annotations
 

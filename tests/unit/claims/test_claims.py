@@ -225,7 +225,7 @@ def test_a_claim_is_decided_through_pairs_where_the_measured_goodput_agrees() ->
     assert outcome.floor is not None
     assert outcome.floor[0] < 1 < outcome.floor[1]
     assert outcome.cells == ("NOOP main",)
-    assert "through pairs at the same time (aead-pairs): quiche (alone 1.130 [" in result.conditions
+    assert "through concurrent pairs (aead-pairs): quiche (separate runs 1.130 [" in result.conditions
     assert result.conditions in claims_report.text([result], cells=True, tested={"paper": 1}).replace(
         "\n" + " " * 18, " "
     )
@@ -238,7 +238,7 @@ def test_a_claim_is_decided_by_the_measured_goodput_where_pairs_contradict_it() 
     result = evaluate_one(tables(make_rows(goodputs(1.2)), of_pairs(1.02)), **PAIRED)
     assert (result.verdict, result.outcomes[0].through) == ("holds", None)
     assert result.outcomes[0].value == pytest.approx(1.2)
-    assert "not through pairs: quiche (alone 1.200 [" in result.conditions
+    assert "not through pairs: quiche (separate runs 1.200 [" in result.conditions
     assert "by pairs 1.020 [" in result.conditions
 
 

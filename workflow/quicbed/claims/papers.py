@@ -255,7 +255,7 @@ class Claim(Model):
     )
     pairs: Name | None = Field(
         None,
-        description="Experiment with the same labels whose runs are measured in pairs at the same time. Where it was "
+        description="Experiment with the same labels whose runs are measured in concurrent pairs. Where it was "
         "measured, comparisons of processor time are made of it, and those of goodput of the goodput that follows from "
         "it, where the measured goodput agrees.",
     )

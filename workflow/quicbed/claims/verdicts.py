@@ -25,7 +25,7 @@ way, and goodput also depends on what else a machine does.
 **Pairs.** Runs at the same time tell a ratio of processor time far more precisely than runs one after the other do, and
 no goodput. A claim may name an experiment of such pairs (`pairs` in its file). Its comparisons of processor time are
 then made of the pairs. Those of goodput are made of what the busier end downloads per second of its processor time:
-the goodput that follows where nothing else is in the way. That is asked of the runs alone: the two intervals have to
+the goodput that follows where nothing else is in the way. That is asked of the separate runs: the two intervals have to
 overlap, else the measured goodput decides. Either way the verdict says so.
 
 **Decision.** An outcome is clear when its 95 % interval lies within or outside the bounds and straddles neither. The
@@ -152,8 +152,8 @@ class Outcome:
     cells: tuple[str, ...] = ()
     contaminated: int | None = None  # runs of its cells that count although contaminated; None where no runs do
     floor: tuple[float, float] | None = None  # interval of the A/A arm, of several libraries the widest
-    through: str | None = None  # experiment of pairs that it was made of, in place of runs alone
-    beside: str = ""  # what runs alone say where pairs decide, and what pairs say where they do not
+    through: str | None = None  # experiment of pairs that it was made of, in place of separate runs
+    beside: str = ""  # what separate runs say where pairs decide, and what pairs say where they do not
 
     @property
     def inside(self) -> bool:
@@ -253,13 +253,13 @@ class Result:
 
     @property
     def through(self) -> list[str]:
-        """What of it was made of pairs at the same time, and what runs alone say."""
+        """What of it was made of concurrent pairs, and what separate runs say."""
         names = self.stated.paper.libraries
         found = [(one, f"{names.get(one.library or '', one.library or '')} ({one.beside})") for one in self.measured]
         lines = []
         for name in dict.fromkeys(one.through for one, _ in found if one.through):
             told = ", ".join(text for one, text in found if one.through == name)
-            lines.append(f"through pairs at the same time ({name}): {told}")
+            lines.append(f"through concurrent pairs ({name}): {told}")
         if others := [text for one, text in found if one.beside and not one.through]:
             lines.append(f"not through pairs: {', '.join(others)}")
         return lines
@@ -685,7 +685,7 @@ class _Evaluation:
         logs = [math.log(ratios[0][block]) - sum(math.log(one[block]) for one in ratios[1:]) for block in blocks]
         told = _logarithmic(np.exp(np.array(logs)), alone.low_bound, alone.high_bound)
         elsewhere = "" if lone["host"][0] == campaign["host"][0] else f" on host {lone['host'][0]}"
-        measured = f"alone{elsewhere} {_interval(alone.value, alone.low, alone.high)}"
+        measured = f"separate runs{elsewhere} {_interval(alone.value, alone.low, alone.high)}"
         if not by_time and not (alone.low <= told["high"] and told["low"] <= alone.high):
             pairs = _interval(told["value"], told["low"], told["high"])
             return replace(alone, beside=f"{measured}, by pairs {pairs}: they disagree")

@@ -271,8 +271,8 @@ def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str
         figure,
         "Memory of a server by open, idle connection",
         goodput.conditions(campaign),
-        f"Proportional set size (PSS) of the server's processes with {many} open connections, minus that without any, per "
-        "connection;<br>bars are 95 % intervals over blocks." + goodput.disturbed(campaign),
+        f"Proportional set size (PSS) of the server's processes with {many} open connections, minus that without any, "
+        "per connection;<br>bars are 95 % intervals over blocks." + goodput.disturbed(campaign),
         [campaign],
         height=CORES_PX,
         top=LEGEND_TOP_PX + LEGEND_PX,

@@ -73,8 +73,8 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
     )
     figure.update_yaxes(**layout.VALUES)
     caption = textwrap.wrap(
-        "Means, bars from the smallest to the largest run. Dotted: the part of the link that the competing UDP traffic leaves. "
-        "That has no congestion control; its losses are in the table and in the text of each mark."
+        "Means, bars from the smallest to the largest run. Dotted: the part of the link that the competing UDP traffic "
+        "leaves. That has no congestion control; its losses are in the table and in the text of each mark."
         + goodput.disturbed(campaign),
         layout.HOST_CHARACTERS,
     )

@@ -87,7 +87,7 @@ def answers(
 def _packets(
     project: Project, campaigns: comparison.Campaigns, alone: str, labels: Mapping[str, str], titles: Mapping[str, str]
 ) -> Answer | None:
-    """What packet or header protection costs: processor time where pairs were measured, else goodput of runs alone."""
+    """What packet or header protection costs: processor time of pairs if measured, else goodput of separate runs."""
     pairs = paired_runs.deciding(campaigns, project.experiments, alone)
     experiment, what = (alone, "goodput") if pairs is None else (pairs, "the processor time of both ends")
     campaign = campaigns.newest(experiment)

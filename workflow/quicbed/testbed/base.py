@@ -499,7 +499,7 @@ class Testbed(ABC):
     limits: Limits = Limits()
     """What is taken at most from hosts and endpoints."""
     POLL_S = 0.002
-    """How often programs of pairs at the same time are looked at, in seconds."""
+    """How often programs of concurrent pairs are looked at, in seconds."""
 
     @property
     def client(self) -> Host:
