@@ -45,7 +45,7 @@ def test_a_folder_that_keeps_its_contract(project: Project, build_of: Callable[[
     assert "group p-256;" in found["download, group p-256"].told
     assert "headers protected, tags constant" in found["download, NOOP"].told
     assert "headers clear, tags varying" in found["download, header protection off"].told
-    assert found["download, buffers"].told == "as told, by the event files of both ends"
+    assert found["download, buffers"].told == "as requested, by the event files of both ends"
     assert "cipher suite aes-128-gcm; group x25519; signature scheme 0x0804" in found["download, captured"].told
     assert "headers protected, tags varying" in found["download, captured"].told
     assert "64 MiB" in found["downloads, timed"].told

@@ -570,7 +570,7 @@ def test_pairs_that_never_ran_in_the_same_block_have_no_spread() -> None:
         compare=[{"spread": {"label": "208 KiB"}}],
         predicate={"kind": "magnitude", "value": 12},
     )
-    assert (result.verdict, result.reason) == ("not measured", "no block has all that is compared")
+    assert (result.verdict, result.reason) == ("not measured", "no block has all compared cells")
 
 
 def signatures(**ends: str) -> list[dict[str, Any]]:
@@ -933,7 +933,7 @@ def with_external(noop: float, **ours: float) -> Tables:
 def test_goodput_of_external_programs_is_in_no_verdict_on_others() -> None:
     result = evaluate_one(with_external(0.9, quiche=1.2), libraries=["lsquic", "quiche"])
     assert (result.verdict, [one.library for one in result.measured]) == ("holds", ["quiche"])
-    reason = "left out: LSQUIC: goodput has the start of its external program in it, that of the others has not"
+    reason = "left out: LSQUIC: its goodput includes the start of its external program, the others' does not"
     assert result.reason == reason
     assert not result.external
     assert result.beyond == []

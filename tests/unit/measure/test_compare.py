@@ -279,7 +279,7 @@ def test_the_command_says_what_it_found(
     assert what.half_width == pytest.approx(0.02)
     told = capsys.readouterr().out
     assert "both ends  0.9500  [0.9400, 0.9600]  -5.00 % ± 1.05 %" in told
-    assert ("as narrow as asked" in told) is decided
+    assert ("as narrow as requested" in told) is decided
     kept = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert kept["decided"] is decided
     assert kept["ratios"]["server"]["ratio"] == pytest.approx(0.95)
@@ -319,7 +319,7 @@ def test_without_pairs_there_is_no_interval() -> None:
     empty = compared(pairs=0, decided=False, intervals=dict.fromkeys(comparing.PARTS, none))
     assert empty.needed is None
     assert empty.as_dict()["ratios"]["client"]["low"] is None
-    assert "wider than asked" in empty.text()
+    assert "wider than requested" in empty.text()
 
 
 def test_the_repository_has_no_experiment_of_this_name() -> None:

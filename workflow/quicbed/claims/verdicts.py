@@ -518,7 +518,7 @@ class _Evaluation:
         """Outcomes without those of external programs, where there are others."""
         if len({one.external for one in outcomes if one.missing is None}) < 2:
             return list(outcomes)
-        reason = "goodput has the start of its external program in it, that of the others has not"
+        reason = "its goodput includes the start of its external program, the others' does not"
         return [replace(one, missing="not applicable", reason=reason) if one.external else one for one in outcomes]
 
     def _external(self, row: Mapping[str, Any]) -> bool:
@@ -635,7 +635,7 @@ class _Evaluation:
             flat = tuple(str(row["cell"]) for group in cells for row in group)
             bases = {self._external(row) for group in cells for row in group}
             if len(bases) > 1:
-                reason = "goodput of an external client has the start of its program in it, that of the other has not"
+                reason = "goodput of an external client includes the start of its program, the other's does not"
                 raise _MissingError("not applicable", reason)
             outcome = replace(outcome, external=bases.pop())
             if self.reading.table not in SAMPLED:
@@ -835,7 +835,7 @@ class _Evaluation:
             elif q1 > 0:
                 value, low, high = value / median, low / q3, high / q1
             else:
-                raise _MissingError("not measured", "a value is zero, of which there is no ratio")
+                raise _MissingError("not measured", "a value is zero, so there is no ratio")
             n = min(n or found[0][3], *(one[3] for one in found))
         return {"value": value, "low": low, "high": high, "n": n}
 
@@ -897,7 +897,7 @@ def _sample(
     """Value, interval and p-value of a value (one group), a ratio (two), or a ratio of ratios (four)."""
     blocks = sorted(set.intersection(*(set(values) for group in series for values in group)))
     if not blocks:
-        raise _MissingError("not measured", "no block has all that is compared")
+        raise _MissingError("not measured", "no block has all compared cells")
     sums = [np.array([sum(values[block] for values in group) for block in blocks]) for group in series if group]
     if len(sums) == 1:
         return _linear(sums[0], low, high)
@@ -905,7 +905,7 @@ def _sample(
         return _of_sums(sums[0], sums[1], low, high)
     if any((values <= 0).any() for values in sums[1:]):
         empty = sum(bool((values <= 0).any()) for values in np.array(sums[1:]).T)
-        reason = f"in {empty} of {len(blocks)} blocks a value is zero, by which nothing can be divided"
+        reason = f"in {empty} of {len(blocks)} blocks the divisor is zero"
         raise _MissingError("not measured", reason)
     if len(sums) == 2 and (sums[0] <= 0).any():
         return _linear(sums[0] / sums[1], low, high)  # a ratio of zero has no logarithm
@@ -926,7 +926,7 @@ def _of_sums(
 ) -> dict[str, Any]:
     """Of what may be zero: the ratio of the sums over all blocks."""
     if not over.any() and not values.all():
-        raise _MissingError("not measured", "the values that are divided by are all zero, so that there is no ratio")
+        raise _MissingError("not measured", "all divisors are zero, so there is no ratio")
     value, n = float(values.sum() / over.sum()) if over.any() else math.inf, len(values)
     inside = low <= value <= high
     above = value - low > high - value if inside else value > high  # which bound matters
