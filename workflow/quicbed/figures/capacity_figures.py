@@ -125,7 +125,7 @@ def _labels(table: pl.DataFrame) -> list[str]:
 def _hover(cell: Mapping[str, Any]) -> str:
     return (
         f"<b>{html.escape(cell['label'])}</b>"
-        f"<br>{cell['rate_per_s']:.0f}/s requested, {cell['handshakes_per_s']:.0f}/s done"
+        f"<br>{cell['rate_per_s']:.0f}/s asked, {cell['handshakes_per_s']:.0f}/s done"
         f"<br>TTFB: median {cell['ttfb_ms']:.2f} ms, p99 {cell['p99_ms']:.2f} ms"
         f"<br>n = {cell['n']}, failed {cell['failed']}<br>client late: p99 {cell['late_ms']:.2f} ms"
     )
@@ -271,7 +271,7 @@ def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str
         figure,
         "Memory of a server by open, idle connection",
         goodput.conditions(campaign),
-        f"Proportional set size (PSS) of the server's processes with {many} open connections, minus that without any, "
+        f"Proportional set size (PSS) of the server with {many} open connections, minus that without any, "
         "per connection;<br>bars are 95 % intervals over blocks." + goodput.disturbed(campaign),
         [campaign],
         height=CORES_PX,
