@@ -77,7 +77,7 @@ def test_the_figure_shows_both_ends_and_each(tmp_path: Path, experiment: str) ->
         assert places == pytest.approx(sorted(100 * (shown[f"{kind}ratio"] - 1)))
     bands = [shape for shape in drawn.figure.layout.shapes if shape.fillcolor == goodput.PUBLISHED]
     assert len(bands) == len(set(twin.published) & set(shown["label"]))
-    assert "share their processors" in drawn.figure.layout.meta["caption"]
+    assert "share processors" in drawn.figure.layout.meta["caption"]
     # every run behind it, those beside too
     assert len(drawn.origins) == len(campaigns.newest(experiment))
     found = cost_figures.found(table, twin, {})

@@ -692,7 +692,7 @@ def test_a_share_that_is_zero_at_times_is_compared_by_its_sum(
     result = evaluate_one(found, reads=reads, compare=[compared | {"against": against}])
     assert result.verdict == "not measured"
     zeros = over.count(0)
-    assert f"in {zeros} of 3 blocks a value is zero" in result.reason
+    assert f"in {zeros} of 3 blocks the divisor is zero" in result.reason
 
 
 def test_a_category_that_samples_were_not_sorted_into_is_left_out() -> None:
@@ -744,7 +744,7 @@ def test_counts_that_are_zero_at_times_are_compared_by_their_sums(
     )
     assert result.verdict == verdict
     if value is None:
-        assert "divided by are all zero" in result.reason
+        assert "all divisors are zero" in result.reason
         return
     (outcome,) = result.outcomes
     assert outcome.value == pytest.approx(value)

@@ -493,7 +493,7 @@ def test_every_library_has_an_example_to_compare_with_or_the_reason_why_not() ->
 
 def test_an_example_and_a_reason_why_there_is_none_contradict_each_other(root: Path) -> None:
     edit(root, "libraries/quinn.yaml", "flavours:", "no_example: it has none\nflavours:")
-    with pytest.raises(ConfigError, match=r"quinn\.yaml: .*no_example: tells why there is no example"):
+    with pytest.raises(ConfigError, match=r"quinn\.yaml: .*no_example: gives a reason for no example"):
         Project(root)
 
 

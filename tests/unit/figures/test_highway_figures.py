@@ -265,7 +265,7 @@ def test_a_run_is_one_with_chacha20_where_its_log_shows_it(tmp_path: Path) -> No
     reading.read("highway", samples.write(files, tmp_path / "copy"), tmp_path / "out")
     found = highway_runs.labelled(highway_runs.FIG7, highway_runs.published(tmp_path / "out").runs)
     told = {(row["client_library"], round(row["value"], 2)): row["deviation"] for row in found.to_dicts()}
-    unshown = "not shown to be ChaCha20: its log tells "
+    unshown = "not shown to be ChaCha20: its log has "
     assert told == {
         ("lsquic", 3.23): None,
         ("lsquic", 3.13): f"{unshown}no cipher that anything read",

@@ -215,10 +215,10 @@ def test_runs_of_another_study_replace_none_silently(tmp_path: Path, studied: Pr
     page = (index.parent / "experiment-aead-goodput.html").read_text(encoding="utf-8")
     assert "scale quick, of no study" in page
     assert ">90000000</a> (study with rules that no longer exist (000000000000))" in page
-    assert "by the same rules" not in index.read_text(encoding="utf-8")
+    assert "under different rules" not in index.read_text(encoding="utf-8")
     of_study(raw, studied.studies["mine"].digest, "80000000", later=9)
     index = report.write(tmp_path / "artifacts", raw, project=studied)
-    assert "measured by the same rules: scale quick, study mine." in index.read_text(encoding="utf-8")
+    assert "measured under different rules: scale quick, study mine." in index.read_text(encoding="utf-8")
 
 
 def test_what_is_not_decided_is_listed_with_what_would_decide_it(tmp_path: Path) -> None:
