@@ -407,7 +407,7 @@ def test_what_a_host_does_not_have(
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("irq_cpus", "0", r"irq_cpus: link0 does not tell its interrupts"),
+        ("irq_cpus", "0", r"irq_cpus: link0 does not list its interrupts"),
         ("sysctl", {"net.ipv4.no_such": "1"}, r"sysctl net\.ipv4\.no_such: cannot be read"),
         ("governor", "performance", r"governor cpu0: cannot be read"),
         ("rings", {"rx": 4096}, r"ethtool -g link0"),
@@ -1317,7 +1317,8 @@ def test_the_controllers_record_does_where_the_hosts_is_lost(equipped: None, hos
     other = hosts.data()
     other["hosts"]["client"]["address"] = "the-server"
     _refused(
-        parse_model(Settings, other, "t"), r"testbed pair: 10\.114\.0\.1 was left changed and is not among its hosts"
+        parse_model(Settings, other, "t"),
+        r"testbed pair: 10\.114\.0\.1 was left changed and is no longer among its hosts",
     )
     with SshTestbed("pair", hosts.settings()):
         pass

@@ -613,7 +613,7 @@ def test_the_witnesses_of_header_protection_stand_side_by_side(headers: Campaign
     assert lines[AES, "quinn"] == ["2.00 ± 1.00", "4.00 ± 1.00", *["4.17 ± 0.00"] * 3, "1.23"]
     assert lines[AES, "quiche"][:2] == ["-", "-"]
     assert lines[CHACHA, "quinn"][-1] == "-"
-    assert shown.notes[0].endswith("is taken from AES-128-GCM without HP and NOOP.")
+    assert shown.notes[0].endswith("is subtracted from AES-128-GCM without HP and NOOP.")
 
 
 @pytest.mark.parametrize(
