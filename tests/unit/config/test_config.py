@@ -359,7 +359,7 @@ def test_a_folder_whose_statement_cannot_be_used_is_left_out_with_the_reason(
 def test_the_old_form_of_an_external_endpoint_is_an_error_that_says_where_it_belongs(
     text: str, key: str, root: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"external\.yaml: {key}: .* is said in quicbed\.yaml in its folder"):
+    with pytest.raises(ConfigError, match=rf"external\.yaml: {key}: .* is described in quicbed\.yaml in its folder"):
         folder(root, text)
 
 

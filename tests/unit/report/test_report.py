@@ -201,7 +201,7 @@ def test_what_a_study_leaves_out_is_named_with_the_reason_and_counts_for_nothing
     assert row == ["mine", "aead-goodput", "bad00000", "the machine &lt;slept&gt;", link]
     first = index.read_text(encoding="utf-8")
     assert "1 campaign</a> of a study\nis left out, with the reason" in first
-    assert "by the same rules" not in first
+    assert "under different rules" not in first
     verdicts = json.loads((tmp_path / "artifacts" / "tables" / "claims.json").read_text(encoding="utf-8"))["verdicts"]
     assert {one["campaign"] for one in verdicts if one["campaign"]} == {"90000000"}
 
