@@ -318,7 +318,7 @@ def test_a_table_has_the_pacing_precision_where_a_library_tells_it(tmp_path: Pat
     assert sheet is not None
     assert sheet.headers[-1] == "pacing precision [µs]"
     assert [row[-1] for row in sheet.rows] == [None, "40.0 (40.0 to 40.0)"]
-    assert "where it tells" in sheet.notes[-1]
+    assert "if it reports it" in sheet.notes[-1]
 
 
 def floor_of(campaign: str, deviation: int = 12_000) -> pl.DataFrame:

@@ -220,7 +220,7 @@ def test_an_arm_that_says_late_that_it_is_unsupported(project: Project) -> None:
         ({"b": "quinn/fast"}, r"arm B \(quinn/fast\): has no flavour `fast`; it has stock, noop"),
         ({"b": "test/quinn-aes"}, "its experiment has no cell `quinn-aes`; among its cells are quinn-aes-128-gcm"),
         ({"variants": {"a": {}, "b": {"cipher": "rot13"}}}, r"arm B \(quinn/noop\): cipher: Input should be"),
-        ({"variants": {"a": {}, "b": {"mtu": "9000"}}}, "mtu is of the link, .* A has 1500, B has 9000"),
+        ({"variants": {"a": {}, "b": {"mtu": "9000"}}}, "mtu is a setting of the link, .* A has 1500, B has 9000"),
     ],
 )
 def test_what_does_not_exist_or_go_together(what: dict[str, Any], problem: str, project: Project) -> None:

@@ -67,7 +67,7 @@ def test_drops_that_are_no_number_are_not_counted(drops: Any) -> None:
 def test_empty_objects_are_left_out() -> None:
     assert json_rows("ip -j addr show dev eth0", '[{},{"ifname":"eth0"},{}]\n', "ifname") == [{"ifname": "eth0"}]
     assert json_rows("tc -j qdisc show", "", "kind") == []
-    with pytest.raises(AgentError, match=r"install a newer ethtool \(ethtool --version tells the version\)"):
+    with pytest.raises(AgentError, match=r"install a newer ethtool \(ethtool --version prints the version\)"):
         json_rows("ethtool --json -k eth0", "Features for eth0:", "ifname")
 
 
