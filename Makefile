@@ -54,7 +54,7 @@ all: ## build, measure, analyse: everything, into artifacts/ (needs root)
 	@$(set-up) all
 	@$(snakemake) all $(with-settings)
 
-figures: ## make every table, figure and the report from the shipped reference data
+figures: ## draw every table, figure and the report from the shipped reference data
 	@$(set-up) figures
 	@$(snakemake) figures $(with-settings)
 
@@ -88,7 +88,7 @@ test-builds:
 		|| echo "some builds could not be made; see logs/test-builds.log"; \
 	echo "builds that the tests need: $$(($$(date +%s) - began)) s"
 
-check: ## check formats, lint and types
+check: ## check formats, lint, types and prose
 	@$(set-up) check
 	@.venv/bin/python tools/check.py $(CHECKS)
 
@@ -97,7 +97,7 @@ bench: ## run the benchmarks (needs root)
 	@$(snakemake) builds
 	@.venv/bin/python -m benchmarks $(if $(BENCH),--only $(BENCH))
 
-docs: ## make the documentation as a site, artifacts/docs/index.html
+docs: ## build the documentation as a website, artifacts/docs/index.html
 	@$(set-up) docs
 	@.venv/bin/quicbed generate
 	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --quiet --strict
@@ -108,10 +108,10 @@ lab: ## open the notebooks in JupyterLab
 	@$(set-up) lab
 	@.venv/bin/jupyter lab $(if $(filter 0,$(shell id -u)),--allow-root) --FileContentsManager.preferred_dir=notebooks
 
-setup: ## only set up: Debian packages and the Python environment (needs root)
+setup: ## only install Debian packages and the Python environment (needs root)
 	@$(set-up) setup
 
-locks: ## compile requirements/*.in to hash-locked *.txt again
+locks: ## recompile requirements/*.in to hash-locked *.txt
 	@$(set-up) check
 	@tools/compile_locks
 

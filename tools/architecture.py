@@ -25,19 +25,19 @@ PARTS: Mapping[str, Sequence[str]] = {
 PURPOSES: Mapping[str, str] = {
     "base": "helpers that know nothing of QUIC: hashes, statistics, tar archives, the revision",
     "config": "the files below `config/` as typed models, and the table of algorithms",
-    "contract": "what endpoints are asked and what they tell: events, and the content they transfer",
-    "plan": "from configuration to cells: what is measured, on which builds, and what that takes",
-    "wire": "what captures show: packets, handshakes, and whether a variant is what it says",
-    "store": "runs as files below `raw/`: where they are, what lies in them, tables of them",
+    "contract": "the interface of endpoints: options, events, and the content they transfer",
+    "plan": "from configuration to cells: measurements, their builds, time and disk",
+    "wire": "contents of captures: packets, handshakes, and evidence for a variant",
+    "store": "runs as files below `raw/`: paths, contents, tables",
     "testbed": "hosts and the link between them: namespaces of this machine, or machines over SSH",
-    "builds": "sources, builds of every flavour, and what they are made of; `recipes` has one module a build system",
-    "measure": "campaigns: the link prepared, the pair run, judged, proven and stored; what else a run needs",
-    "importers": "published data sets, read into tables like those of our own runs",
-    "analysis": "numbers out of tables: which runs count, how cells compare, what times consist of",
-    "figures": "figures and tables for people",
-    "claims": "what papers state, and the verdicts on it",
-    "report": "the report, notebooks, and results in the formats of others",
-    "cli": "every step as a command, and what only the command line does",
+    "builds": "sources, builds of every flavour, bills of materials; `recipes` has one module per build system",
+    "measure": "campaigns: preparing the link, running a pair of programs, judging, proving and storing",
+    "importers": "published data sets, read into tables like our own",
+    "analysis": "results from tables: which runs count, comparisons of cells, components of times",
+    "figures": "figures and tables",
+    "claims": "claims of papers, and verdicts",
+    "report": "the report, notebooks, and exports",
+    "cli": "the command line: one command per step",
 }
 
 
@@ -79,7 +79,7 @@ def drawing(found: Mapping[str, set[str]]) -> str:
         ]
     for packages in PARTS.values():
         lines += [f"    {package} --> {target}" for package in packages for target in sorted(arrows[package])]
-    lines += ["```", "", "| package | what it is for | imports |", "| --- | --- | --- |"]
+    lines += ["```", "", "| package | purpose | imports |", "| --- | --- | --- |"]
     order = [package for packages in PARTS.values() for package in packages]
     for package in order:
         names = ", ".join(one for one in order if one in found[package])

@@ -105,7 +105,7 @@ def test_measuring_goes_on_when_there_is_room(project: Project, disk: Disk) -> N
     full = [(1, 0, 0), (2, 4096, 0), (2, 0, 100_000), (3, 0, 0), (4, 8192, 0), (4, 0, 100_000), (5, 4096, 0)]
     for program, left, after in (*full, (4, 0, 0), (3, 20_000, 0), (6, 0, 100_000), (5, 0, 0)):
         with pytest.raises(
-            MeasureError, match=r"make room|No space left on device: '.*'; finished runs are kept"
+            MeasureError, match=r"make room|No space left on device: '.*'; finished runs remain"
         ) as told:
             run(project, Filling(disk, program, left, after))
         assert "\n" not in str(told.value)

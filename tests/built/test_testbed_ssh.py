@@ -213,12 +213,13 @@ def test_hosts_belong_to_kind_ssh_alone() -> None:
 
 def test_the_documented_testbed_is_a_valid_one(repository: Path) -> None:
     page = (repository / "docs" / "dedicated-testbed.md").read_text(encoding="utf-8")
-    block = page.split("```yaml\n")[1].split("```")[0]
+    smallest, block, capture = (part.split("```")[0] for part in page.split("```yaml\n")[1:])
+    assert parse_model(Settings, yaml.safe_load(smallest), "docs/dedicated-testbed.md").tap is None
     found = parse_model(Settings, yaml.safe_load(block), "docs/dedicated-testbed.md")
     assert found.hosts["server"].cpus == "2-5"
     assert found.commands.release
     assert found.tap is not None
-    own = yaml.safe_load(page.split("```yaml\n")[2].split("```")[0])
+    own = yaml.safe_load(capture)
     assert parse_model(Settings, {"kind": "local", **own}, "docs/dedicated-testbed.md").capture_command is not None
 
 
@@ -406,7 +407,7 @@ def test_what_a_host_does_not_have(
 @pytest.mark.parametrize(
     ("key", "value", "reason"),
     [
-        ("irq_cpus", "0", r"irq_cpus: link0 does not tell its interrupts"),
+        ("irq_cpus", "0", r"irq_cpus: link0 does not list its interrupts"),
         ("sysctl", {"net.ipv4.no_such": "1"}, r"sysctl net\.ipv4\.no_such: cannot be read"),
         ("governor", "performance", r"governor cpu0: cannot be read"),
         ("rings", {"rx": 4096}, r"ethtool -g link0"),
@@ -1316,7 +1317,8 @@ def test_the_controllers_record_does_where_the_hosts_is_lost(equipped: None, hos
     other = hosts.data()
     other["hosts"]["client"]["address"] = "the-server"
     _refused(
-        parse_model(Settings, other, "t"), r"testbed pair: 10\.114\.0\.1 was left changed and is not among its hosts"
+        parse_model(Settings, other, "t"),
+        r"testbed pair: 10\.114\.0\.1 was left changed and is no longer among its hosts",
     )
     with SshTestbed("pair", hosts.settings()):
         pass

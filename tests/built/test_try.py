@@ -45,7 +45,7 @@ def test_a_folder_that_keeps_its_contract(project: Project, build_of: Callable[[
     assert "group p-256;" in found["download, group p-256"].told
     assert "headers protected, tags constant" in found["download, NOOP"].told
     assert "headers clear, tags varying" in found["download, header protection off"].told
-    assert found["download, buffers"].told == "as told, by the event files of both ends"
+    assert found["download, buffers"].told == "as requested, by the event files of both ends"
     assert "cipher suite aes-128-gcm; group x25519; signature scheme 0x0804" in found["download, captured"].told
     assert "headers protected, tags varying" in found["download, captured"].told
     assert "64 MiB" in found["downloads, timed"].told
@@ -93,7 +93,7 @@ def test_the_folder_of_the_page_is_tried_as_it_says(
     build_of: Callable[[str, str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commands of docs/external-endpoints.md that make a folder and try it, the folder being in another place."""
-    page = (ROOT / "docs" / "external-endpoints.md").read_text(encoding="utf-8").partition("## The other way round")[2]
+    page = (ROOT / "docs" / "external-endpoints.md").read_text(encoding="utf-8").partition("## Export a build")[2]
     commands = [shlex.split(line) for line in re.findall(r"^quicbed .*", page, re.MULTILINE)]
     assert [words[1] for words in commands] == ["runner-folder", "try"]
     build_of("quinn", "stock")

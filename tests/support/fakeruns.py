@@ -366,7 +366,7 @@ def write_pairs(
     libraries: tuple[str, ...] = ("quiche", "quinn"),
     beside: str | None = None,
 ) -> None:
-    """Write a campaign of pairs of runs at the same time; clients take 40 % of the processor time of both ends.
+    """Write a campaign of concurrent pairs of runs; clients take 40 % of the processor time of both ends.
 
     *beside* each run is one of this library, or of its own.
     """

@@ -13,7 +13,6 @@ from typing import ClassVar, Self
 
 from wirefixtures import CLIENT, SERVER, udp
 
-
 BUFFER = 8 << 20
 SO_RCVBUFFORCE = 33
 """socket(7); Python has no name for it."""

@@ -154,7 +154,7 @@ def test_guests_that_do_not_boot_are_gone_with_what_they_said(tmp_path: Path, mo
     monkeypatch.setattr(guests, "UML", "false")
     monkeypatch.setattr(guests, "BOOT_S", 0.5)
     none = Guests(tmp_path / "guests", f"qbt{os.getpid()}-none")
-    with pytest.raises(TestbedError, match=r"guests: the client does not answer after 0\.5 s: it has said nothing"):
+    with pytest.raises(TestbedError, match=r"guests: the client does not answer after 0\.5 s: it has printed nothing"):
         none.start()
     assert not none.directory.exists()
     assert not (RUN_NETNS / none.namespace).exists()

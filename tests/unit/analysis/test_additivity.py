@@ -294,7 +294,7 @@ def test_tables_have_errors_and_what_is_lacking() -> None:
     table = additivity.out_of_sample([BY_SIGNATURE, BY_GROUP])
     lacking = additivity.lacking(every, table.clear())
     assert any("another processor" in note for note in lacking)
-    assert any(note.endswith("so not predicted: msquic.") for note in lacking)
+    assert any(note.endswith("therefore not predicted: msquic.") for note in lacking)
     shown = handshake_tables.additivity_table(table, lacking, KNOWN, {"quiche": "Quiche"})
     assert [row[:5] for row in shown.rows] == [
         ["table3-signature", "table2-kem", "Quiche", "5", "0.0"],

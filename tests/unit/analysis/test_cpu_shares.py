@@ -623,7 +623,7 @@ def test_the_witnesses_of_header_protection_stand_side_by_side(headers: Campaign
     at = next(number for number, line in enumerate(shown.rows) if line[:2] == [AES, "quinn"])
     assert "01234567" in shown.behind[at, 4]
     assert (at, 3) not in shown.behind
-    assert shown.notes[0].endswith("is taken from AES-128-GCM without HP and NOOP.")
+    assert shown.notes[0].endswith("is subtracted from AES-128-GCM without HP and NOOP.")
     assert shown.notes[-1].startswith("Samples: measured on ")
     assert not any("not measured" in note for note in shown.notes)
     without = cpu_figures.header_protection(table, timed, paired.clear(), {})

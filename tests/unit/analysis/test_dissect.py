@@ -168,7 +168,7 @@ def test_a_stored_value_that_was_changed_is_found(raw: Path) -> None:
         (lambda stored: stored[0]["messages"].update(certificate=None), "messages.certificate: stored null, diss"),
         (lambda stored: stored[0].update(retry=True), "retry: stored true, dissected false"),
         (lambda stored: stored[0]["client"]["levels"].pop("handshake"), "client.levels.handshake: stored null, diss"),
-        (lambda stored: stored[0].update(colour=1), "colour: stored 1, which is dissected no more"),
+        (lambda stored: stored[0].update(colour=1), "colour: stored 1, which is no longer dissected"),
     ]
     for number, (mutate, _) in enumerate(changes):
         change(fakeruns.write_captured(raw, "quiche", campaign=str(number)) / "handshakes.json", mutate)
@@ -209,7 +209,7 @@ def test_what_is_missing_or_damaged_is_a_row_with_its_reason(raw: Path) -> None:
         ("keys.log", Path.unlink, "keys.log: the key log cannot be read"),
         ("handshakes.json", cut, "handshakes.json: truncated or corrupt"),
         ("handshakes.json", lambda file: file.write_text("{}"), "handshakes.json: is not a list of objects"),
-        ("handshakes.json", Path.unlink, "nothing is stored of what it showed"),
+        ("handshakes.json", Path.unlink, "what it showed is not stored"),
         ("run.json", Path.unlink, "run.json: cannot be read: No such file"),
         ("run.json", cut, "run.json: truncated or corrupt"),
         ("run.json", lambda file: file.write_text("{}"), "run.json: not a run of quicbed"),
@@ -229,7 +229,7 @@ def test_a_run_that_failed_before_its_capture_was_looked_at_says_so(raw: Path) -
     directory = fakeruns.write_captured(raw, "tcp-tls", status="failed", reason="the client hung", metrics={})
     (directory / "handshakes.json").unlink()
     (row,) = dissect.read(raw).to_dicts()
-    assert row["reason"] == "nothing is stored of what it showed; the run failed: the client hung"
+    assert row["reason"] == "what it showed is not stored; the run failed: the client hung"
 
 
 def test_runs_without_captures_have_no_rows(raw: Path) -> None:

@@ -1,4 +1,4 @@
-"""What experiments of pairs at the same time become: rows, tables, figures, and what must not be mixed up with them."""
+"""What experiments of concurrent pairs become: rows, tables, figures, and what must not be mixed up with them."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_figure_shows_both_ends_and_each(tmp_path: Path, experiment: str) ->
         assert places == pytest.approx(sorted(100 * (shown[f"{kind}ratio"] - 1)))
     bands = [shape for shape in drawn.figure.layout.shapes if shape.fillcolor == goodput.PUBLISHED]
     assert len(bands) == len(set(twin.published) & set(shown["label"]))
-    assert "share their processors" in drawn.figure.layout.meta["caption"]
+    assert "share processors" in drawn.figure.layout.meta["caption"]
     # every run behind it, those beside too
     assert len(drawn.origins) == len(campaigns.newest(experiment))
     found = cost_figures.found(table, twin, {})
@@ -90,7 +90,7 @@ def test_the_figure_shows_both_ends_and_each(tmp_path: Path, experiment: str) ->
     behind = sheet.behind[0, column]
     assert table["cell"][0] in behind
     assert table["baseline"][0] in behind
-    assert (0, sheet.headers.index("ratio of goodput of runs alone")) not in sheet.behind
+    assert (0, sheet.headers.index("ratio of goodput of separate runs")) not in sheet.behind
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)

@@ -225,7 +225,7 @@ def test_a_claim_is_decided_through_pairs_where_the_measured_goodput_agrees() ->
     assert outcome.floor is not None
     assert outcome.floor[0] < 1 < outcome.floor[1]
     assert outcome.cells == ("NOOP main",)
-    assert "through pairs at the same time (aead-pairs): quiche (alone 1.130 [" in result.conditions
+    assert "through concurrent pairs (aead-pairs): quiche (separate runs 1.130 [" in result.conditions
     assert result.conditions in claims_report.text([result], cells=True, tested={"paper": 1}).replace(
         "\n" + " " * 18, " "
     )
@@ -238,7 +238,7 @@ def test_a_claim_is_decided_by_the_measured_goodput_where_pairs_contradict_it() 
     result = evaluate_one(tables(make_rows(goodputs(1.2)), of_pairs(1.02)), **PAIRED)
     assert (result.verdict, result.outcomes[0].through) == ("holds", None)
     assert result.outcomes[0].value == pytest.approx(1.2)
-    assert "not through pairs: quiche (alone 1.200 [" in result.conditions
+    assert "not through pairs: quiche (separate runs 1.200 [" in result.conditions
     assert "by pairs 1.020 [" in result.conditions
 
 
@@ -570,7 +570,7 @@ def test_pairs_that_never_ran_in_the_same_block_have_no_spread() -> None:
         compare=[{"spread": {"label": "208 KiB"}}],
         predicate={"kind": "magnitude", "value": 12},
     )
-    assert (result.verdict, result.reason) == ("not measured", "no block has all that is compared")
+    assert (result.verdict, result.reason) == ("not measured", "no block has all compared cells")
 
 
 def signatures(**ends: str) -> list[dict[str, Any]]:
@@ -636,9 +636,9 @@ def test_packets_are_judged_by_their_median_and_quartiles(counts: list[int], ver
     assert (result.verdict, result.basis, result.p) == (verdict, "count", None)
     assert result.outcomes[0].n == len(counts)
     told = {
-        5: "further captures would tell, not further blocks",
-        2: "2 captured connections cannot tell how others vary",
-        1: "1 captured connection cannot tell how others vary; 3 can",
+        5: "further captures would decide, not further blocks",
+        2: "2 captured connections cannot show how others vary",
+        1: "1 captured connection cannot show how others vary; 3 can",
     }
     assert told.get(len(counts), "") in result.reason
     assert bool(result.reason) is (verdict == "inconclusive")
@@ -692,7 +692,7 @@ def test_a_share_that_is_zero_at_times_is_compared_by_its_sum(
     result = evaluate_one(found, reads=reads, compare=[compared | {"against": against}])
     assert result.verdict == "not measured"
     zeros = over.count(0)
-    assert f"in {zeros} of 3 blocks a value is zero" in result.reason
+    assert f"in {zeros} of 3 blocks the divisor is zero" in result.reason
 
 
 def test_a_category_that_samples_were_not_sorted_into_is_left_out() -> None:
@@ -744,7 +744,7 @@ def test_counts_that_are_zero_at_times_are_compared_by_their_sums(
     )
     assert result.verdict == verdict
     if value is None:
-        assert "divided by are all zero" in result.reason
+        assert "all divisors are zero" in result.reason
         return
     (outcome,) = result.outcomes
     assert outcome.value == pytest.approx(value)
@@ -849,7 +849,7 @@ def test_as_many_blocks_are_asked_for_as_make_the_p_value_small_enough() -> None
 def test_one_block_decides_nothing() -> None:
     result = evaluate_one(tables(make_rows(goodputs(5.0, n=1))))
     assert result.verdict == "inconclusive"
-    assert result.reason == "one block tells no interval; at least two are needed"
+    assert result.reason == "one block gives no interval; at least two are needed"
 
 
 def test_two_blocks_are_not_taken_for_many() -> None:
@@ -933,7 +933,7 @@ def with_external(noop: float, **ours: float) -> Tables:
 def test_goodput_of_external_programs_is_in_no_verdict_on_others() -> None:
     result = evaluate_one(with_external(0.9, quiche=1.2), libraries=["lsquic", "quiche"])
     assert (result.verdict, [one.library for one in result.measured]) == ("holds", ["quiche"])
-    reason = "left out: LSQUIC: goodput has the start of its external program in it, that of the others has not"
+    reason = "left out: LSQUIC: its goodput includes the start of its external program, the others' does not"
     assert result.reason == reason
     assert not result.external
     assert result.beyond == []
@@ -955,7 +955,7 @@ def test_goodput_of_an_external_program_is_not_divided_by_another() -> None:
     compare = [{"of": [{"label": "NOOP", "library": "quiche"}], "over": [{"label": "NOOP", "library": "lsquic"}]}]
     result = evaluate_one(with_external(1.2, quiche=1.2), compare=compare)
     assert result.verdict == "not applicable"
-    assert result.reason.startswith("goodput of an external client has the start of its program in it")
+    assert result.reason.startswith("goodput of an external client includes the start of its program")
 
 
 def test_a_spread_over_pairs_is_one_of_clients_of_one_kind() -> None:
@@ -1184,7 +1184,7 @@ def test_a_cause_is_what_its_tests_say_of_it(
     results = [result for result, _ in one.explained]
     text = claims_report.text(results, cells=True, tested={}, found=found)
     assert f"cause ({status}): It is patched." in text
-    assert ("What would tell: A build without the patch." in text) == (not tests)
+    assert ("What would decide: A build without the patch." in text) == (not tests)
     assert set(claims_report.frame(record_of(results, found))["causes"]) == {f"patched ({status})"}
 
 

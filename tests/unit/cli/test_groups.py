@@ -25,5 +25,5 @@ def test_a_command_that_there_is_not_is_named(word: str, meant: str, capsys: pyt
     with pytest.raises(SystemExit, match="2"):
         _parser().parse_args([word])
     said = capsys.readouterr().err
-    assert f"is no command{meant}; `quicbed --help` lists them\n" in said
+    assert f"is not a command{meant}; `quicbed --help` lists them\n" in said
     assert "\x1b" not in said

@@ -136,7 +136,7 @@ def test_a_run_without_events_is_shown_and_a_broken_one_says_why(raw: Path) -> N
 def test_a_name_of_no_run_or_of_several_is_one_line(raw: Path) -> None:
     with pytest.raises(RunsError, match=r"^nothing: no run has this name below .*`quicbed list runs` names them$"):
         show.find("nothing", [raw, raw / "absent"])
-    with pytest.raises(RunsError, match=r"several runs end so: .*b0000.*, .*b0001"):
+    with pytest.raises(RunsError, match=r"several runs end like this: .*b0000.*, .*b0001"):
         show.find("quinn-aes-128-gcm-00000001.0", [raw])
 
 

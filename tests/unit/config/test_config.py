@@ -359,7 +359,7 @@ def test_a_folder_whose_statement_cannot_be_used_is_left_out_with_the_reason(
 def test_the_old_form_of_an_external_endpoint_is_an_error_that_says_where_it_belongs(
     text: str, key: str, root: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=rf"external\.yaml: {key}: .* is said in quicbed\.yaml in its folder"):
+    with pytest.raises(ConfigError, match=rf"external\.yaml: {key}: .* is described in quicbed\.yaml in its folder"):
         folder(root, text)
 
 
@@ -493,7 +493,7 @@ def test_every_library_has_an_example_to_compare_with_or_the_reason_why_not() ->
 
 def test_an_example_and_a_reason_why_there_is_none_contradict_each_other(root: Path) -> None:
     edit(root, "libraries/quinn.yaml", "flavours:", "no_example: it has none\nflavours:")
-    with pytest.raises(ConfigError, match=r"quinn\.yaml: .*no_example: tells why there is no example"):
+    with pytest.raises(ConfigError, match=r"quinn\.yaml: .*no_example: gives a reason for no example"):
         Project(root)
 
 

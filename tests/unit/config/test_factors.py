@@ -240,7 +240,7 @@ def test_a_run_whose_link_lost_what_it_was_to_put_back_fails(tmp_path: Path, mon
     with pytest.raises(MeasureError):
         run(project, testbed)
     reasons = {(entry["cell"]["label"], entry["reason"]) for entry in runs(project)}
-    assert reasons == {("one", None), ("two", "the link lost 2 packets that it was to put back")}
+    assert reasons == {("one", None), ("two", "the link lost 2 packets that it held for reordering")}
 
 
 def test_aes_instructions_are_switched_off_and_both_ends_must_say_so(
@@ -265,7 +265,7 @@ def test_an_end_that_cannot_tell_is_unproven_with_and_refused_without_aes_instru
         run(project)
     (entry,) = runs(project)
     assert entry["cell"]["label"] == "one"
-    assert entry["evidence"]["unproven"] == "the server cannot tell whether it uses AES instructions"
+    assert entry["evidence"]["unproven"] == "the server cannot report whether it uses AES instructions"
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def test_a_server_that_waits_for_its_timeout_leaves_the_rest_of_the_timeline_to_
     ]
     assert list(drawn.figure.layout.xaxis.range) == [0, pytest.approx(1.05 * 24)]
     caption = drawn.figure.layout.meta["caption"]
-    assert "Closing goes on beyond the axis: QUIC, 10 ms delay by events 9994 ms." in caption.replace("<br>", " ")
+    assert "Closing continues beyond the axis: QUIC, 10 ms delay by events 9994 ms." in caption.replace("<br>", " ")
     short = benchmark_figures.timelines("timeline", theirs(SETTING), None, {})
     assert short is not None
     assert short.figure.layout.xaxis.range is None

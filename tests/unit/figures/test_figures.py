@@ -247,7 +247,7 @@ def test_header_protection_is_compared_within_pairs(tmp_path: Path) -> None:
     assert set(gains["baseline_label"]) == {aes, chacha, "NOOP with HP"}
     shown = [t.y[0] for t in traces(figure, "scatter") if t.error_y.array is not None]
     assert sorted(shown) == pytest.approx(sorted(100 * (gains["ratio"] - 1)))
-    assert "Both boxes of a pair are of one build" in texts(figure)
+    assert "Both boxes of a pair use one build" in texts(figure)
     # the control arm is tabulated, not drawn
     control = figure.table.filter(pl.col("arm") == "control")
     assert len(control) == 2

@@ -215,8 +215,8 @@ def test_runs_that_contradict_their_directory_are_left_out_or_marked_and_listed(
         ("lsquic", "AES with AES-NI"): pytest.approx(1.3),
         ("lsquic", "ChaCha20"): pytest.approx(2.3),
     }
-    one_side = "AES instructions switched off on one side, or not told of"
-    unshown = "not shown to be ChaCha20: its log tells no cipher that anything read"
+    one_side = "AES instructions switched off on one side, or not reported"
+    unshown = "not shown to be ChaCha20: its log has no cipher that anything read"
     unread = f"{unshown}; nothing read the parameter cipher"
     assert {key: told for key, told in values_of(table, "deviation").items() if told} == {
         ("quiche", "ChaCha20"): unread,
@@ -265,7 +265,7 @@ def test_a_run_is_one_with_chacha20_where_its_log_shows_it(tmp_path: Path) -> No
     reading.read("highway", samples.write(files, tmp_path / "copy"), tmp_path / "out")
     found = highway_runs.labelled(highway_runs.FIG7, highway_runs.published(tmp_path / "out").runs)
     told = {(row["client_library"], round(row["value"], 2)): row["deviation"] for row in found.to_dicts()}
-    unshown = "not shown to be ChaCha20: its log tells "
+    unshown = "not shown to be ChaCha20: its log has "
     assert told == {
         ("lsquic", 3.23): None,
         ("lsquic", 3.13): f"{unshown}no cipher that anything read",
@@ -610,7 +610,7 @@ def test_verdicts_of_both_sides_stand_together() -> None:
     for name in ("fig5-lsquic-gain", "fig9-native"):
         assert (found[name].verdict, found[name].reason) == (
             "not measured",
-            "the published data here have no runs that tell",
+            "the published data here have no runs for it",
         )
 
 

@@ -92,5 +92,5 @@ def test_the_figure_says_what_failed(tmp_path: Path) -> None:
 def test_without_a_floor_nothing_is_a_finding(tmp_path: Path) -> None:
     campaign = measured(tmp_path)
     drawn = precision_figures.precision(campaign, precision_figures.by_rate(campaign), None)
-    assert "so that no value is a finding" in drawn.figure.layout.meta["caption"]
+    assert "so no value can be interpreted" in drawn.figure.layout.meta["caption"]
     assert not drawn.figure.layout.shapes

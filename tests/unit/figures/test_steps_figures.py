@@ -318,7 +318,7 @@ def test_a_table_has_the_pacing_precision_where_a_library_tells_it(tmp_path: Pat
     assert sheet is not None
     assert sheet.headers[-1] == "pacing precision [µs]"
     assert [row[-1] for row in sheet.rows] == [None, "40.0 (40.0 to 40.0)"]
-    assert "where it tells" in sheet.notes[-1]
+    assert "if it reports it" in sheet.notes[-1]
 
 
 def floor_of(campaign: str, deviation: int = 12_000) -> pl.DataFrame:
@@ -364,7 +364,7 @@ def test_the_floor_of_timers_lies_under_our_lines_with_its_numbers(tmp_path: Pat
 def test_runs_without_a_floor_say_so_and_published_ones_have_none(tmp_path: Path) -> None:
     drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig3"], both(tmp_path), NAMES)
     assert drawn is not None
-    assert "was not measured, so that no gap or train of ours is a finding" in " ".join(
+    assert "was not measured, so our gaps and trains cannot be interpreted" in " ".join(
         drawn.figure.layout.meta["caption"].split("<br>")
     )
     theirs = steps_figures.sides(

@@ -200,7 +200,7 @@ def test_a_congestion_control_that_nothing_reads_is_null(tmp_path: Path) -> None
 def test_a_name_that_contradicts_what_was_applied_is_told(tmp_path: Path) -> None:
     found, summary = row(tmp_path, config="quiche-bbr", traces={"server": TRACE})
     assert found["congestion_control"] == "cubic"
-    assert summary.differences == {"named after bbr, but the server was told cubic, which counts": 1}
+    assert summary.differences == {"named after bbr, but the server got cubic, which counts": 1}
 
 
 def test_a_failed_repetition_has_no_values(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ def test_an_arm_that_says_late_that_it_is_unsupported(project: Project) -> None:
         ({"b": "quinn/fast"}, r"arm B \(quinn/fast\): has no flavour `fast`; it has stock, noop"),
         ({"b": "test/quinn-aes"}, "its experiment has no cell `quinn-aes`; among its cells are quinn-aes-128-gcm"),
         ({"variants": {"a": {}, "b": {"cipher": "rot13"}}}, r"arm B \(quinn/noop\): cipher: Input should be"),
-        ({"variants": {"a": {}, "b": {"mtu": "9000"}}}, "mtu is of the link, .* A has 1500, B has 9000"),
+        ({"variants": {"a": {}, "b": {"mtu": "9000"}}}, "mtu is a setting of the link, .* A has 1500, B has 9000"),
     ],
 )
 def test_what_does_not_exist_or_go_together(what: dict[str, Any], problem: str, project: Project) -> None:
@@ -494,7 +494,7 @@ def test_the_command_says_what_it_found(
     assert what.instructions
     told = capsys.readouterr().out
     assert "both ends  0.9500  [0.9400, 0.9600]  -5.00 % ± 1.05 %" in told
-    assert ("as narrow as asked" in told) is decided
+    assert ("as narrow as requested" in told) is decided
     kept = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
     assert kept["decided"] is decided
     assert kept["ratios"]["server"]["ratio"] == pytest.approx(0.95)
@@ -534,7 +534,7 @@ def test_without_pairs_there_is_no_interval() -> None:
     empty = compared(pairs=0, decided=False, intervals=dict.fromkeys(comparing.PARTS, none))
     assert empty.needed is None
     assert empty.as_dict()["ratios"]["client"]["low"] is None
-    assert "wider than asked" in empty.text()
+    assert "wider than requested" in empty.text()
 
 
 def test_the_repository_has_no_experiment_of_this_name() -> None:

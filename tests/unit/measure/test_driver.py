@@ -486,7 +486,7 @@ def test_a_link_that_stays_broken_ends_measuring_and_keeps_what_is_finished(proj
     impatient = Project(project.root, {"libraries": ["quinn"], "gate": {"link_wait_s": 0}})
     with pytest.raises(MeasureError) as error:
         run(impatient, Broken([DOWN] * 9))
-    expected = f"{DOWN} (waited 0 s, gate.link_wait_s); finished runs are kept, start again when it is mended"
+    expected = f"{DOWN} (waited 0 s, gate.link_wait_s); finished runs remain, start again when it is fixed"
     assert str(error.value) == expected
     before = runs(project)
     assert {entry["block"] for entry in before} == {0}

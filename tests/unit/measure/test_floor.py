@@ -180,8 +180,8 @@ def test_the_floor_is_measured_once_before_the_first_block(project: Project) -> 
     ("testbed", "told"),
     [
         (FakeTestbed, "0 of 40 packets"),
-        (lambda: Sending(said="not JSON"), "said something else than times"),
-        (lambda: Sending(said='{"sent_ns": {"0": ["x"]}, "missing": {}}'), "said something else than times"),
+        (lambda: Sending(said="not JSON"), "printed something other than times"),
+        (lambda: Sending(said='{"sent_ns": {"0": ["x"]}, "missing": {}}'), "printed something other than times"),
     ],
 )
 def test_without_a_floor_the_campaign_goes_on_and_says_so(

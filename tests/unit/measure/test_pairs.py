@@ -92,7 +92,7 @@ def test_every_compared_cell_has_a_baseline_of_its_own(project: Project) -> None
     facts = {"host_id": "a", "cpu_model": "b", "kernel": "c", "microcode": "d", "memory": "e"}
     assert campaign_of(alone, "test", facts)[0] != campaign_of(project, "test", facts)[0]
     told, minutes, _ = estimate.of_measuring(project, "test")
-    assert "2 pairs of runs at the same time, 2 blocks" in told
+    assert "2 concurrent pairs of runs, 2 blocks" in told
     assert minutes > 0
 
 
@@ -116,7 +116,7 @@ def test_a_variant_may_be_compared_with_another_library(tmp_path: Path, monkeypa
     # what runs beside is built also where its library is not chosen
     alone = Project(project.root, {"libraries": ["quinn"]})
     assert {("quinn", "stock"), ("quinn", "noop"), ("tcp-tls", "stock")} == set(builds_needed(alone, ["test"]))
-    assert "3 pairs of runs at the same time" in estimate.of_measuring(alone, "test")[0]
+    assert "3 concurrent pairs of runs" in estimate.of_measuring(alone, "test")[0]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_variant_may_be_compared_with_another_library(tmp_path: Path, monkeypa
         ("paired: concurrent", "paired: concurrent\nfailures: findings", "paired: .* leave out failures: findings"),
         ("paired: concurrent", "paired: one-after-the-other", "paired: Input should be 'concurrent'"),
         ("paired: concurrent", "paired: concurrent\nalone: other", "alone: `other` is unknown; known are test"),
-        ("paired: concurrent", "alone: test", "alone: is of experiments that are `paired`"),
+        ("paired: concurrent", "alone: test", "alone: is only for experiments that are `paired`"),
         ("header_protection: false", "header_protection: false, mtu: 9000", "`NOOP` and `AES-128-GCM` share the link"),
         ("header_protection: false", "header_protection: false, bytes: 1000", "paired: `NOOP` has bytes"),
         ("header_protection: false", "header_protection: false, against: quinnn", "`quinnn` is unknown; did you mean"),

@@ -170,7 +170,7 @@ def test_a_port_that_was_taken_from_us_is_told(server: TrexServer) -> None:
     port = port_of(server)
     port.start(STREAMS, "pps", 1)
     server.take(0, "somebody")
-    with pytest.raises(trex.TrexError, match="is owned by somebody, not by us any more"):
+    with pytest.raises(trex.TrexError, match="is owned by somebody, no longer by us"):
         port.check_sending()
     # as long as they send
     for _ in range(2):
@@ -488,7 +488,7 @@ def test_a_trex_that_was_restarted_fails_a_run_and_sends_again(project: Project,
     fakeproject.run(project, Disturbed(server, server.restart))
     failed = [entry["reason"] for entry in fakeproject.runs(project) if entry["status"] == "failed"]
     assert len(failed) == 1
-    assert failed[0].endswith("port 0: is owned by nobody, not by us any more")
+    assert failed[0].endswith("port 0: is owned by nobody, no longer by us")
     assert sum(entry["status"] == "ok" for entry in fakeproject.runs(project)) == 4
     check_traffic(project)
     assert server.ports[0].owner == ""
@@ -505,7 +505,7 @@ def test_a_port_that_was_taken_is_taken_back_by_force_only(project: Project, ser
     fakeproject.run(project, Disturbed(server, take))
     failed = [entry["reason"] for entry in fakeproject.runs(project) if entry["status"] == "failed"]
     assert len(failed) == 2
-    assert all("is owned by somebody, not by us any more" in reason for reason in failed)
+    assert all("is owned by somebody, no longer by us" in reason for reason in failed)
     check_traffic(project)
 
 

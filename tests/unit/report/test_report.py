@@ -201,7 +201,7 @@ def test_what_a_study_leaves_out_is_named_with_the_reason_and_counts_for_nothing
     assert row == ["mine", "aead-goodput", "bad00000", "the machine &lt;slept&gt;", link]
     first = index.read_text(encoding="utf-8")
     assert "1 campaign</a> of a study\nis left out, with the reason" in first
-    assert "by the same rules" not in first
+    assert "under different rules" not in first
     verdicts = json.loads((tmp_path / "artifacts" / "tables" / "claims.json").read_text(encoding="utf-8"))["verdicts"]
     assert {one["campaign"] for one in verdicts if one["campaign"]} == {"90000000"}
 
@@ -214,11 +214,11 @@ def test_runs_of_another_study_replace_none_silently(tmp_path: Path, studied: Pr
     index = report.write(tmp_path / "artifacts", raw, project=studied)
     page = (index.parent / "experiment-aead-goodput.html").read_text(encoding="utf-8")
     assert "scale quick, of no study" in page
-    assert ">90000000</a> (study with rules that are not here any more (000000000000))" in page
-    assert "by the same rules" not in index.read_text(encoding="utf-8")
+    assert ">90000000</a> (study with rules that no longer exist (000000000000))" in page
+    assert "under different rules" not in index.read_text(encoding="utf-8")
     of_study(raw, studied.studies["mine"].digest, "80000000", later=9)
     index = report.write(tmp_path / "artifacts", raw, project=studied)
-    assert "measured by the same rules: scale quick, study mine." in index.read_text(encoding="utf-8")
+    assert "measured under different rules: scale quick, study mine." in index.read_text(encoding="utf-8")
 
 
 def test_what_is_not_decided_is_listed_with_what_would_decide_it(tmp_path: Path) -> None:

@@ -64,7 +64,7 @@ def test_a_machine_on_which_programs_cannot_be_kept_apart(monkeypatch: pytest.Mo
     monkeypatch.setattr(local, "cores", lambda _: [999_999, 1_000_000])
     told = testbed.pins()
     assert isinstance(told, str)
-    assert told.startswith("programs cannot be kept to processor 999999: this machine: taskset")
+    assert told.startswith("programs cannot be pinned to processor 999999: this machine: taskset")
 
 
 def test_what_has_arrived_at_a_port() -> None:

@@ -1031,5 +1031,5 @@ def test_what_is_changed_can_be_put_back_by_hand(tmp_path: Path) -> None:
     asyncio.run(_settings(directory).apply([change]))
     argv = [sys.executable, "-I", agent.__file__, "restore", str(directory)]
     done = subprocess.run(argv, capture_output=True, text=True, check=True)
-    assert done.stdout == "0 programs ended, 1 settings put back\n"
+    assert done.stdout == "0 programs ended, 1 settings restored\n"
     assert hosts.read_text() == "127.0.0.1 localhost\n"

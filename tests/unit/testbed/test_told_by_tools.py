@@ -45,7 +45,7 @@ def test_what_is_no_json_of_tc_is_one_line_with_the_remedy(read: Callable[[str],
     assert "\n" not in told
     assert len(told) < 300
     assert told.startswith("birch: tc -j qdisc show: prints no JSON")
-    assert "install a newer iproute2 (tc -V tells the version)" in told
+    assert "install a newer iproute2 (tc -V prints the version)" in told
 
 
 @pytest.mark.parametrize(
@@ -60,14 +60,14 @@ def test_options_of_another_kind_are_not_what_was_set(options: Any) -> None:
 
 @pytest.mark.parametrize("drops", ["5", None, True, [5]])
 def test_drops_that_are_no_number_are_not_counted(drops: Any) -> None:
-    with pytest.raises(TestbedError, match=r"birch: .*tells no `drops` of fq; install a newer iproute2"):
+    with pytest.raises(TestbedError, match=r"birch: .*reports no `drops` of fq; install a newer iproute2"):
         shaping.dropped_at_server(json.dumps([{"kind": "fq", "root": True, "drops": drops}]), "birch")
 
 
 def test_empty_objects_are_left_out() -> None:
     assert json_rows("ip -j addr show dev eth0", '[{},{"ifname":"eth0"},{}]\n', "ifname") == [{"ifname": "eth0"}]
     assert json_rows("tc -j qdisc show", "", "kind") == []
-    with pytest.raises(AgentError, match=r"install a newer ethtool \(ethtool --version tells the version\)"):
+    with pytest.raises(AgentError, match=r"install a newer ethtool \(ethtool --version prints the version\)"):
         json_rows("ethtool --json -k eth0", "Features for eth0:", "ifname")
 
 

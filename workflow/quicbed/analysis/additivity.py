@@ -517,7 +517,7 @@ def lacking(every: Sequence[Measured], delays: pl.DataFrame) -> list[str]:
     """What these runs cannot show of additivity, a sentence each; *delays* as of `delayed`."""
     told = []
     if len({one.host for one in every}) < 2:
-        told.append("Runs of one host alone: nothing is predicted for another processor.")
+        told.append("Runs of a single host: nothing is predicted for another processor.")
     if not any((one.found.cells["rtt_ms"] > 0).any() for one in every):
         other = "only downloads with X25519 and RSA-2048 do" if len(delays) else "nor do downloads"
         told.append(f"No handshake experiment here has a round-trip time ({', '.join(FURTHER)} has); {other}.")
@@ -527,5 +527,5 @@ def lacking(every: Sequence[Measured], delays: pl.DataFrame) -> list[str]:
         for library in usable(one.found.cells)["client_library"]:
             experiments.setdefault(library, set()).add(one.factor)
     if alone := sorted(library for library, factors in experiments.items() if len(factors) < 2):
-        told.append(f"Measured by key exchange or by signature alone, and so not predicted: {', '.join(alone)}.")
+        told.append(f"Measured by key exchange or by signature only, and therefore not predicted: {', '.join(alone)}.")
     return told

@@ -346,7 +346,7 @@ def _download(directory: Path, run: Run) -> list[tuple[int | None, Any, Any]]:
 
 
 def _nothing(run: Run) -> str:
-    return "nothing is stored of what it showed" + (f"; the run failed: {run.reason}" if run.reason else "")
+    return "what it showed is not stored" + (f"; the run failed: {run.reason}" if run.reason else "")
 
 
 def _compared(stored: Mapping[str, Any] | None, seen: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -358,7 +358,7 @@ def _compared(stored: Mapping[str, Any] | None, seen: Mapping[str, Any] | None) 
         old, new = _flat(stored), _flat(seen)
         differences = [
             f"{name}: stored {_said(old[name])}, "
-            + (f"dissected {_said(new[name])}" if name in new else "which is dissected no more")
+            + (f"dissected {_said(new[name])}" if name in new else "which is no longer dissected")
             for name in sorted(old)
             if name not in new or old[name] != new[name]
         ]

@@ -338,11 +338,11 @@ def _contradicted(figure: Figure, label: str | None, run: Mapping[str, Any]) -> 
     found = []
     wanted, told = figure.aes_hardware.get(label or ""), run["aes_hardware"]
     if wanted is not None and told is not wanted:
-        how = {True: "used", False: "not used", None: "switched off on one side, or not told of"}[told]
+        how = {True: "used", False: "not used", None: "switched off on one side, or not reported"}[told]
         found.append(f"AES instructions {how}")
     cipher, used = figure.ciphers.get(label or ""), run["cipher"]
     if cipher is not None and cipher != (used or AES):
-        shown = f"its log tells {used}" if used else "its log tells no cipher that anything read"
+        shown = f"its log has {used}" if used else "its log has no cipher that anything read"
         found.append(f"not shown to be {CIPHER_TITLES[cipher]}: {shown}")
     unread = set(_unread(run["unread_parameters"])) if run["unread_parameters"] else set()
     if used is not None:
@@ -384,7 +384,7 @@ def published_summary(figure: Figure, found: pl.DataFrame) -> pl.DataFrame:
         if len(values):
             row |= _moments(values)
         else:
-            row["problem"] = "no repetition succeeded" if row["failed"] else "its raw files do not tell"
+            row["problem"] = "no repetition succeeded" if row["failed"] else "its raw files do not show it"
         base = figure.baseline.get(str(label))
         row["deviation"] = "; ".join(group["deviation"].drop_nulls().unique().sort()) or None
         others = _values(used.filter((pl.col("client_library") == library) & (pl.col("label") == (base or ""))))

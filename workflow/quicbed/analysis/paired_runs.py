@@ -1,9 +1,9 @@
-"""Experiments whose runs are measured in pairs at the same time: ratios of processor time by end, and what follows.
+"""Experiments whose runs are measured in concurrent pairs: ratios of processor time by end, and what follows.
 
 A ratio is that of processor time per byte, of a cell to the baseline that ran beside it, which may be of another
 library, paired within blocks with Student's interval as every ratio is (`quicbed.analysis.comparison`). Beside it
-stands the goodput that follows, where the processor of the busier end limits it, and the goodput that runs alone have
-measured.
+stands the goodput that follows, where the processor of the busier end limits it, and the goodput measured by
+separate runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SCHEMA: dict[str, pl.DataType] = {
     "baseline_library": pl.String(),  # that ran beside
     # processor time per byte of both ends together, of each, and the goodput that follows
     **{f"{part}_{end}": pl.Float64() for part in PARTS for end in _ENDS},
-    # goodput of runs alone on the same host, where there are any
+    # goodput of separate runs on the same host, where there are any
     **{f"goodput_{end}": pl.Float64() for end in _ENDS[:3]},
 }
 """Columns of `table`: a row for every cell that is compared, and for the A/A arm."""
@@ -49,7 +49,7 @@ def is_paired(campaign: pl.DataFrame) -> bool:
 
 
 def deciding(campaigns: comparison.Campaigns, experiments: Mapping[str, Experiment], experiment: str) -> str | None:
-    """The experiment of pairs that was measured and asks what this one of runs alone asks; None if there is none."""
+    """The experiment of pairs that was measured and asks what this one of separate runs asks; None if there is none."""
     asking = (name for name, one in experiments.items() if one.alone == experiment)
     return next((name for name in asking if len(campaigns.newest(name))), None)
 

@@ -33,7 +33,7 @@ class Test(Model):
 
     how: str = Field(description="What is looked at, and what the cause predicts.")
     seen: str | None = Field(None, description="What was seen, of a count that no table holds, and where.")
-    reads: Reading | None = Field(None, description="The experiment and the table that tell.")
+    reads: Reading | None = Field(None, description="The experiment and the table that decide.")
     libraries: list[Name] = Field(default_factory=list, description="Libraries that are compared, each by itself.")
     compare: list[Comparison] = Field(default_factory=list, description="Comparisons, as those of claims.")
     predicate: Predicate | None = Field(None, description="The bounds of values that support the cause.")

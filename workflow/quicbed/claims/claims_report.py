@@ -391,7 +391,7 @@ def _cause_lines(causes: Sequence[Tested]) -> list[str]:
 
 def _told_of(cause: Cause) -> str:
     """A cause, and what would test it."""
-    return cause.text + (f" What would tell: {cause.would_tell}" if cause.would_tell else "")
+    return cause.text + (f" What would decide: {cause.would_tell}" if cause.would_tell else "")
 
 
 def _outside(result: Result) -> str:

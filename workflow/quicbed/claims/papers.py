@@ -221,7 +221,7 @@ class Locally(Model):
 
 
 class Reading(Model):
-    """The experiment and the table that tell."""
+    """The experiment and the table that decide."""
 
     experiment: Name = Field(description="Name of an experiment, or one of the paper's `awaited`.")
     table: Table = Field(
@@ -243,7 +243,7 @@ class Claim(Model):
         default_factory=list, description="Libraries it was stated for, of the paper's `libraries`; it is about each."
     )
     population: str = Field("", description="What else it was stated for, beyond the paper's `population`.")
-    reads: Reading = Field(description="The experiment and the table that tell.")
+    reads: Reading = Field(description="The experiment and the table that decide.")
     compare: list[Comparison] = Field(description="Comparisons that all have to be within the bounds.", min_length=1)
     predicate: Predicate = Field(description="The bounds.")
     locally: Locally | None = Field(None, description="How a value of the paper's hardware is judged elsewhere.")
@@ -255,7 +255,7 @@ class Claim(Model):
     )
     pairs: Name | None = Field(
         None,
-        description="Experiment with the same labels whose runs are measured in pairs at the same time. Where it was "
+        description="Experiment with the same labels whose runs are measured in concurrent pairs. Where it was "
         "measured, comparisons of processor time are made of it, and those of goodput of the goodput that follows from "
         "it, where the measured goodput agrees.",
     )
@@ -334,7 +334,7 @@ class Cells(Model):
     categories: list[symbols.Category] = Field(
         default_factory=list, description="Categories, where columns are of one."
     )
-    reads: Reading = Field(description="The experiment and the table that tell; the metric with `{role}`.")
+    reads: Reading = Field(description="The experiment and the table that decide; the metric with `{role}`.")
     percent: bool = Field(False, description="Whether numbers are percentages of a share.")
     reference: str | None = Field(
         None, description="Row that the others are divided by on a local testbed, where its own values say nothing."

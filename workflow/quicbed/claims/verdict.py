@@ -44,7 +44,7 @@ class Compared(Part):
     cells: list[str]
     """Ids of the cells that are compared."""
     pairs: str | None = None
-    """Experiment of pairs at the same time that it was made of; null for runs alone."""
+    """Experiment of concurrent pairs that it was made of; null for separate runs."""
 
 
 class Explanation(Part):

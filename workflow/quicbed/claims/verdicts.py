@@ -25,7 +25,7 @@ way, and goodput also depends on what else a machine does.
 **Pairs.** Runs at the same time tell a ratio of processor time far more precisely than runs one after the other do, and
 no goodput. A claim may name an experiment of such pairs (`pairs` in its file). Its comparisons of processor time are
 then made of the pairs. Those of goodput are made of what the busier end downloads per second of its processor time:
-the goodput that follows where nothing else is in the way. That is asked of the runs alone: the two intervals have to
+the goodput that follows where nothing else is in the way. That is asked of the separate runs: the two intervals have to
 overlap, else the measured goodput decides. Either way the verdict says so.
 
 **Decision.** An outcome is clear when its 95 % interval lies within or outside the bounds and straddles neither. The
@@ -152,8 +152,8 @@ class Outcome:
     cells: tuple[str, ...] = ()
     contaminated: int | None = None  # runs of its cells that count although contaminated; None where no runs do
     floor: tuple[float, float] | None = None  # interval of the A/A arm, of several libraries the widest
-    through: str | None = None  # experiment of pairs that it was made of, in place of runs alone
-    beside: str = ""  # what runs alone say where pairs decide, and what pairs say where they do not
+    through: str | None = None  # experiment of pairs that it was made of, in place of separate runs
+    beside: str = ""  # what separate runs say where pairs decide, and what pairs say where they do not
 
     @property
     def inside(self) -> bool:
@@ -253,13 +253,13 @@ class Result:
 
     @property
     def through(self) -> list[str]:
-        """What of it was made of pairs at the same time, and what runs alone say."""
+        """What of it was made of concurrent pairs, and what separate runs say."""
         names = self.stated.paper.libraries
         found = [(one, f"{names.get(one.library or '', one.library or '')} ({one.beside})") for one in self.measured]
         lines = []
         for name in dict.fromkeys(one.through for one, _ in found if one.through):
             told = ", ".join(text for one, text in found if one.through == name)
-            lines.append(f"through pairs at the same time ({name}): {told}")
+            lines.append(f"through concurrent pairs ({name}): {told}")
         if others := [text for one, text in found if one.beside and not one.through]:
             lines.append(f"not through pairs: {', '.join(others)}")
         return lines
@@ -518,7 +518,7 @@ class _Evaluation:
         """Outcomes without those of external programs, where there are others."""
         if len({one.external for one in outcomes if one.missing is None}) < 2:
             return list(outcomes)
-        reason = "goodput has the start of its external program in it, that of the others has not"
+        reason = "its goodput includes the start of its external program, the others' does not"
         return [replace(one, missing="not applicable", reason=reason) if one.external else one for one in outcomes]
 
     def _external(self, row: Mapping[str, Any]) -> bool:
@@ -558,7 +558,7 @@ class _Evaluation:
         name = self.reading.experiment
         campaign = self.book.tables.campaigns.newest(name)
         if campaign.is_empty() and self.book.tables.published:
-            raise _MissingError("not measured", "the published data here have no runs that tell")
+            raise _MissingError("not measured", "the published data here have no runs for it")
         elsewhere = not campaign.is_empty() and campaign["testbed_kind"][0] != LOCAL
         if self.claim.needs is not None and not elsewhere:
             raise _MissingError("not applicable", f"needs {self.claim.needs}")
@@ -635,7 +635,7 @@ class _Evaluation:
             flat = tuple(str(row["cell"]) for group in cells for row in group)
             bases = {self._external(row) for group in cells for row in group}
             if len(bases) > 1:
-                reason = "goodput of an external client has the start of its program in it, that of the other has not"
+                reason = "goodput of an external client includes the start of its program, the other's does not"
                 raise _MissingError("not applicable", reason)
             outcome = replace(outcome, external=bases.pop())
             if self.reading.table not in SAMPLED:
@@ -685,7 +685,7 @@ class _Evaluation:
         logs = [math.log(ratios[0][block]) - sum(math.log(one[block]) for one in ratios[1:]) for block in blocks]
         told = _logarithmic(np.exp(np.array(logs)), alone.low_bound, alone.high_bound)
         elsewhere = "" if lone["host"][0] == campaign["host"][0] else f" on host {lone['host'][0]}"
-        measured = f"alone{elsewhere} {_interval(alone.value, alone.low, alone.high)}"
+        measured = f"separate runs{elsewhere} {_interval(alone.value, alone.low, alone.high)}"
         if not by_time and not (alone.low <= told["high"] and told["low"] <= alone.high):
             pairs = _interval(told["value"], told["low"], told["high"])
             return replace(alone, beside=f"{measured}, by pairs {pairs}: they disagree")
@@ -723,7 +723,7 @@ class _Evaluation:
         if self.reading.table != "handshakes" or captured >= FEWEST_CAPTURED:
             return ""
         plural = "s" if captured != 1 else ""
-        return f"{captured} captured connection{plural} cannot tell how others vary; {FEWEST_CAPTURED} can"
+        return f"{captured} captured connection{plural} cannot show how others vary; {FEWEST_CAPTURED} can"
 
     def _over_pairs(self, measured: _Measured, comparison: Comparison, term: Term) -> Outcome:
         """The fastest pair over the slowest, or one of the two, among the libraries of the claim."""
@@ -835,7 +835,7 @@ class _Evaluation:
             elif q1 > 0:
                 value, low, high = value / median, low / q3, high / q1
             else:
-                raise _MissingError("not measured", "a value is zero, of which there is no ratio")
+                raise _MissingError("not measured", "a value is zero, so there is no ratio")
             n = min(n or found[0][3], *(one[3] for one in found))
         return {"value": value, "low": low, "high": high, "n": n}
 
@@ -897,7 +897,7 @@ def _sample(
     """Value, interval and p-value of a value (one group), a ratio (two), or a ratio of ratios (four)."""
     blocks = sorted(set.intersection(*(set(values) for group in series for values in group)))
     if not blocks:
-        raise _MissingError("not measured", "no block has all that is compared")
+        raise _MissingError("not measured", "no block has all compared cells")
     sums = [np.array([sum(values[block] for values in group) for block in blocks]) for group in series if group]
     if len(sums) == 1:
         return _linear(sums[0], low, high)
@@ -905,7 +905,7 @@ def _sample(
         return _of_sums(sums[0], sums[1], low, high)
     if any((values <= 0).any() for values in sums[1:]):
         empty = sum(bool((values <= 0).any()) for values in np.array(sums[1:]).T)
-        reason = f"in {empty} of {len(blocks)} blocks a value is zero, by which nothing can be divided"
+        reason = f"in {empty} of {len(blocks)} blocks the divisor is zero"
         raise _MissingError("not measured", reason)
     if len(sums) == 2 and (sums[0] <= 0).any():
         return _linear(sums[0] / sums[1], low, high)  # a ratio of zero has no logarithm
@@ -926,7 +926,7 @@ def _of_sums(
 ) -> dict[str, Any]:
     """Of what may be zero: the ratio of the sums over all blocks."""
     if not over.any() and not values.all():
-        raise _MissingError("not measured", "the values that are divided by are all zero, so that there is no ratio")
+        raise _MissingError("not measured", "all divisors are zero, so there is no ratio")
     value, n = float(values.sum() / over.sum()) if over.any() else math.inf, len(values)
     inside = low <= value <= high
     above = value - low > high - value if inside else value > high  # which bound matters
@@ -966,7 +966,7 @@ def _summarise(result: Result) -> None:
         result.verdict = "inconclusive" if not decided else "fails" if outside else "holds"
         if not decided:
             differ = "captured connections differ by more than the bounds"
-            result.reason = _join(f"{differ}; further captures would tell, not further blocks", result.reason)
+            result.reason = _join(f"{differ}; further captures would decide, not further blocks", result.reason)
         return
     if outside:
         result.p = min(1.0, min(one.p or 0.0 for one in outside) * len(measured))
@@ -1031,7 +1031,7 @@ def _more_blocks(result: Result, level: float) -> int | None:
 def _open(result: Result, clear: bool, family: int) -> str:
     """Why a claim is not decided, and what would decide it."""
     if any(one.n < 2 for one in result.measured):
-        return "one block tells no interval; at least two are needed"
+        return "one block gives no interval; at least two are needed"
     if clear:
         text = f"its interval is clear of the bounds, but not by enough for one of {family} claims tested together"
     else:

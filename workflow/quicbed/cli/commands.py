@@ -1,4 +1,4 @@
-"""Command line: every step of the workflow can be run by hand, with the same result.
+"""Command line of quicbed: every step of the workflow, also to run by hand with the same result.
 
 Words of the form key=value override config/config.yaml for one command, as CONFIG does for make:
 quicbed plan scale=paper 'experiments=[aead-goodput]'
@@ -37,7 +37,7 @@ _COMPARED = (
     *("mtu", "offloads", "gso", "gro", "io", "pacing", "congestion_control", "receive_buffer", "aes_hardware", "march"),
 )
 """Keys of variants that `compare` takes."""
-_LOG_TEXT = "file that gets what is said"
+_LOG_TEXT = "log file"
 _SETTING = re.compile(r"[A-Za-z_][\w-]*=")
 
 
@@ -73,7 +73,7 @@ def run(parser: argparse.ArgumentParser, argv: Sequence[str] | None = None) -> i
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print("quicbed: interrupted; finished runs are kept", file=sys.stderr)
+        print("quicbed: interrupted; finished runs remain", file=sys.stderr)
         return 130
     except BrokenPipeError:
         if not _nobody_reads():
@@ -142,15 +142,15 @@ def _parser() -> argparse.ArgumentParser:
         text = "tables of published results to show beside ours, as `import` wrote them: <format>/ (default: none)"
         command.add_argument("--published", type=Path, nargs="*", default=[], metavar="DIR", help=text)
 
-    command = add("plan", _plan, "what would be built and measured, with estimates of time, disk and traffic")
-    command.add_argument("experiment", nargs="*", help="default: those of the configuration")
+    command = add("plan", _plan, "print what would be built and measured, with estimates of time, disk and traffic")
+    command.add_argument("experiment", nargs="*", help="experiments (default: those of the configuration)")
     command = add("list", _list, "list libraries, variants, experiments, claims or runs")
     command.add_argument("kind", choices=tuple(KINDS), help="what to list")
     command.add_argument("--experiment", help="variants, claims and runs of this experiment only")
     command.add_argument("--status", choices=(*STATUSES, "unreadable"), help="runs with this status only")
-    raw_text = "directory of runs (default: what was measured here, else the reference data)"
+    raw_text = "directory of runs (default: your own runs, or else the reference data)"
     command.add_argument("--raw", type=Path, metavar="DIR", help=raw_text)
-    command = add("show", _show, "print runs: cell, metrics, evidence, what disturbed it, and its events by time")
+    command = add("show", _show, "print runs: cell, metrics, evidence, disturbances, and events by time")
     command.add_argument(
         "name", nargs="+", metavar="RUN", help="a run's directory, or its name in tables, pages and `list runs`"
     )
@@ -158,23 +158,23 @@ def _parser() -> argparse.ArgumentParser:
     add(
         "doctor",
         _doctor,
-        "check tools, disk, memory and kernel features, and say which experiments this testbed can measure",
+        "check tools, disk, memory and kernel features, and report which experiments this testbed can measure",
     )
     command = add("guests", _guests, "start or stop guests of user-mode Linux, the hosts of the testbed `guests`")
-    command.add_argument("action", choices=("start", "stop"), help="start: nothing happens where they are up")
+    command.add_argument("action", choices=("start", "stop"), help="start: no effect if they are running")
     add("sources", _sources, "fetch and check all third-party sources").add_argument("--log", type=Path, help=_LOG_TEXT)
-    command = add("build", _build, "build one flavour of a library")
+    command = add("build", _build, "build a flavour of a library")
     command.add_argument("library", help="a library, as `quicbed list libraries` names it")
     command.add_argument("flavour", help="flavour, or build as `quicbed plan` names it: stock@native")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="jobs at a time")
     command.add_argument("--log", type=Path, help=_LOG_TEXT)
-    command.add_argument("--id", help="hexadecimal digits that its id has to end with")
+    command.add_argument("--id", help="hexadecimal digits with which its id has to end")
     command.add_argument(
         "--leave-out",
         action="store_true",
-        help="exit with 0 where an external endpoint cannot be used: its cells are left out with the reason",
+        help="exit with 0 if an external endpoint is unusable: its cells are left out, with the reason",
     )
-    command = add("host-builds", _host_builds, "build on the testbed's hosts what the experiments need of them")
+    command = add("host-builds", _host_builds, "make the builds that the experiments need on the testbed's hosts")
     command.add_argument("--log", type=Path, help=_LOG_TEXT)
     command = add("component", _component, "build a library that several builds share")
     command.add_argument("name", help="a component, as flavours in config/libraries/ name them")
@@ -182,38 +182,42 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--log", type=Path, help=_LOG_TEXT)
     text = "list builds, components and sources in the store, or remove those that no clone has used for a while"
     command = add("store", _store, text)
-    command.add_argument("action", choices=("list", "prune"), help="prune: what somebody uses at the moment stays")
-    text = "prune: remove what was not used for so many days (default: 30)"
+    command.add_argument("action", choices=("list", "prune"), help="prune: leaves what is in use")
+    text = "prune: remove what was not used for this number of days (default: 30)"
     command.add_argument("--days", type=_days, default=30.0, help=text)
-    command.add_argument("--dry-run", action="store_true", help="prune: only say what would be removed")
-    command = add("runner-folder", _runner_folder, "write a folder with which the QUIC Interop Runner runs a build")
+    command.add_argument("--dry-run", action="store_true", help="prune: only list what would be removed")
+    command = add(
+        "runner-folder", _runner_folder, "write a folder with which the QUIC Interop Runner runs one of our builds"
+    )
     command.add_argument("library", help="a library, as `quicbed list libraries` names it")
     command.add_argument("flavour", nargs="?", default="stock", help="its flavour (default: stock)")
-    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder")
-    command = add("try", _try, "try the folder of an external endpoint: build it, prove it, download from it")
-    command.add_argument("folder", type=Path, help="the folder (docs/external-endpoints.md)")
-    text = "variable of the environment of its scripts; can be given more than once"
+    command.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    command = add(
+        "try", _try, "test the folder of an external endpoint: build it, prove its variants, download from it"
+    )
+    command.add_argument("folder", type=Path, help="its folder (docs/external-endpoints.md)")
+    text = "environment variable of its scripts; can be repeated"
     command.add_argument("--parameter", action="append", default=[], metavar="NAME=VALUE", help=text)
-    command = add("certificates", _certificates, "make the testbed's certificates that are missing or not usable")
+    command = add("certificates", _certificates, "create the testbed's missing or unusable certificates")
     command.add_argument(
         "signature",
         nargs="*",
-        help="signature algorithm, a name in workflow/crypto/algorithms.csv, or with a dot and a `chain` behind it "
+        help="signature algorithm, a name in workflow/crypto/algorithms.csv, or with a dot and a `chain` appended "
         "(default: those of the experiments)",
     )
     command.add_argument("--all", action="store_true", help="for every signature algorithm")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="jobs at a time")
     command.add_argument("--log", type=Path, help=_LOG_TEXT)
-    command = add("measure", _measure, "measure what is missing of an experiment")
+    command = add("measure", _measure, "measure the missing runs of an experiment")
     command.add_argument("experiment", help="an experiment, as `quicbed list experiments` names it")
     command.add_argument("--marker", type=Path, help="file to write when the experiment is complete")
-    command.add_argument("--log", type=Path, help="file that gets a copy of the progress")
-    text = "compare the processor time of two cells or builds by pairs of downloads at the same time, and count their "
-    text += "instructions; exit code, by processor time alone: 0: as precise as asked, 1: failed, 2: bad input, "
+    command.add_argument("--log", type=Path, help="file for a copy of the progress")
+    text = "compare the processor time of two cells or builds with concurrent pairs of downloads, and count their "
+    text += "instructions; exit code, by processor time alone: 0: as precise as requested, 1: failed, 2: bad input, "
     command = add("compare", _compare, text + "3: not precise, 127: unsupported")
     text = "LIBRARY, LIBRARY/FLAVOUR, or a cell: quinn, quinn/noop, aead-goodput/quinn-noop"
-    command.add_argument("a", metavar="A", help=f"what the other is compared with: {text}")
-    command.add_argument("b", metavar="B", help="likewise")
+    command.add_argument("a", metavar="A", help=f"the cell or build to compare with: {text}")
+    command.add_argument("b", metavar="B", help="the cell or build that is compared; same form")
     for key in _COMPARED:
         word = key.replace("_", "-")
         command.add_argument(
@@ -222,35 +226,39 @@ def _parser() -> argparse.ArgumentParser:
             action=_OfArms,
             default=(),
             metavar="VALUE",
-            help=f"`{key}` of the variant (docs/configuration.md), of both or of one",
+            help=f"`{key}` of the variant (docs/configuration.md), for both or for one",
         )
     command.add_argument(
-        "--bytes", type=_bytes, default=1 << 28, help="size of the faster one's downloads (default: 268435456)"
+        "--bytes", type=_bytes, default=1 << 28, help="download size of the faster one (default: 268435456)"
     )
-    text = "half the width of the 95 percent interval of the ratio, in percent of it, at which it ends (default: 1)"
+    text = "stop when half the 95 percent interval of the ratio is at most this percentage of it (default: 1)"
     command.add_argument("--half-width", type=_percent, default=0.01, metavar="PERCENT", help=text)
-    command.add_argument("--min-pairs", type=_pairs, default=8, metavar="N", help="pairs at least (default: 8)")
-    command.add_argument("--max-pairs", type=_pairs, default=100, metavar="N", help="pairs at most (default: 100)")
-    text = "no pair is begun after this time (default: 30)"
+    command.add_argument(
+        "--min-pairs", type=_pairs, default=8, metavar="N", help="minimum number of pairs (default: 8)"
+    )
+    command.add_argument(
+        "--max-pairs", type=_pairs, default=100, metavar="N", help="maximum number of pairs (default: 100)"
+    )
+    text = "start no pair after this time (default: 30)"
     command.add_argument("--minutes", type=_minutes, default=30.0, metavar="M", help=text)
     text = "do not count instructions after the pairs, which takes up to a minute, with aioquic several"
     command.add_argument("--no-instructions", action="store_false", dest="instructions", help=text)
     command.add_argument(
         "--out", type=Path, metavar="DIR", help="directory for runs (default: that of the configuration)"
     )
-    command.add_argument("--json", type=Path, metavar="FILE", help="file that gets the result as JSON")
-    command.add_argument("--log", type=Path, help="file that gets what builds say")
+    command.add_argument("--json", type=Path, metavar="FILE", help="file for the result as JSON")
+    command.add_argument("--log", type=Path, help="log file of builds")
     command = add("tables", _tables, "write the tables of runs, connections, primitives and handshakes")
     command.add_argument("raw", type=Path, help="directory of runs")
     command.add_argument("output", type=_file, help="file to write")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="archives at a time")
     command = add(
-        "dissect", _dissect, "dissect stored captures again and compare what is stored; exit code 0 either way"
+        "dissect", _dissect, "dissect stored captures again and compare with the stored values; exit code 0 either way"
     )
     command.add_argument("raw", type=Path, help="directory of runs")
     command.add_argument("output", type=_file, help="table to write (Parquet)")
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="captures at a time")
-    command = add("verdicts", _verdicts, "judge all claims, and keep the verdicts for notebooks, report and `claims`")
+    command = add("verdicts", _verdicts, "judge all claims, and store the verdicts for notebooks, report and `claims`")
     command.add_argument("raw", type=Path, help="directory of runs")
     command.add_argument("output", type=_file, help="file to write")
     table(command)
@@ -261,7 +269,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--jobs", type=_jobs, default=os.cpu_count() or 1, help="notebooks at a time")
     table(command)
     published(command)
-    command = add("draw", _draw, "draw the figures of one experiment, as the notebooks do, and say where they are")
+    command = add("draw", _draw, "draw the figures of one experiment, as the notebooks do, and print their paths")
     command.add_argument("experiment", help="an experiment, as `quicbed list experiments` names it")
     command.add_argument("raw", type=Path, help="directory of runs")
     command.add_argument("artifacts", type=Path, help="directory of results")
@@ -273,59 +281,67 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("artifacts", type=Path, help="directory of results")
     table(command)
     published(command)
-    command = add("claims", _claims, "print the verdicts on published claims; exit code 0 whatever they are")
+    command = add("claims", _claims, "print the verdicts on published claims; exit code 0 for any verdict")
     command.add_argument("claim", nargs="*", help="id of a claim, of a table of numbers or of a paper (default: all)")
     command.add_argument("--all", action="store_true", help="a line for every number of a table too")
-    text = "claims with this verdict only, as `fails` or `holds,inconclusive`; can be given more than once"
+    text = "claims with this verdict only, as `fails` or `holds,inconclusive`; can be repeated"
     command.add_argument("--verdict", action="extend", type=_verdict_names, default=[], help=text)
-    command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
-    command = add("summary", _summary, "say in five sentences what cryptography costs QUIC by the runs there are")
-    command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
+    command.add_argument(
+        "--raw", type=Path, help="directory of runs (default: your own runs, or else the reference data)"
+    )
+    command = add("summary", _summary, "print in five sentences what cryptography costs QUIC in these runs")
+    command.add_argument(
+        "--raw", type=Path, help="directory of runs (default: your own runs, or else the reference data)"
+    )
     command = add("predict", _predict, "predict the handshake of a library with two algorithms from measured ones")
     command.add_argument("--library", required=True, help="a library, as `quicbed list libraries` names it")
     command.add_argument("--group", required=True, help="key exchange, a name in workflow/crypto/algorithms.csv")
     command.add_argument("--signature", required=True, help="signature algorithm, a name in the same table")
     command.add_argument("--rtt", type=_milliseconds, default=0.0, metavar="MS", help="round-trip time (default: 0)")
-    command.add_argument("--raw", type=Path, help="directory of runs (default: what was measured here, else reference)")
+    command.add_argument(
+        "--raw", type=Path, help="directory of runs (default: your own runs, or else the reference data)"
+    )
     table(command)
     command = add("reference", _reference, "pack measured campaigns into raw/reference/")
-    command.add_argument("experiment", nargs="*", help="default: those of the configuration")
-    text = "write beside archives of runs the packets of their handshakes that notebooks show, with tshark"
+    command.add_argument("experiment", nargs="*", help="experiments (default: those of the configuration)")
+    text = "write the handshake packets that notebooks show beside archives of runs, with tshark"
     command = add("packets", _packets, text)
-    command.add_argument("archive", type=Path, nargs="*", help="default: those of the reference data")
+    command.add_argument("archive", type=Path, nargs="*", help="archives (default: the reference data)")
     command = add("import", _import, "read published results into tables like those of our own runs")
     command.add_argument("format", choices=list(FORMATS), help="; ".join(f"{k}: {v}" for k, v in FORMATS.items()))
     command.add_argument("path", type=Path, help="local copy: a folder, a tar archive, or a result.json (qir)")
     command.add_argument("--out", type=Path, metavar="DIR", help="default: artifacts/published/<format>")
-    command = add("export", _export, "write measured runs in the format of others")
+    command = add("export", _export, "write measured runs in another project's format")
     command.add_argument("format", choices=["qir"], help="qir: result.json of the QUIC Interop Runner")
-    command.add_argument("experiment", help="its newest campaign is written")
+    command.add_argument("experiment", help="the experiment, of which the newest campaign is written")
     command.add_argument("output", type=_file, help="file to write")
     command.add_argument("--table", type=Path, help="table of runs (default: artifacts/tables/runs.parquet)")
     command = add("archive", _archive, "write the archive to deposit: commit, results, bill of materials, checksums")
-    command.add_argument("--out", type=Path, metavar="DIR", help="where it goes (default: archive/ beside the results)")
-    command.add_argument("--check", action="store_true", help="only say whether the clone can be archived")
+    command.add_argument("--out", type=Path, metavar="DIR", help="directory (default: archive/ beside the results)")
+    command.add_argument("--check", action="store_true", help="only check whether the clone can be archived")
     command = add("handshake", _handshake, "print the handshakes of a capture: packets, bytes, messages, waiting")
-    command.add_argument("capture", type=Path, help="file of packets, as tcpdump writes it")
-    command.add_argument("key_log", type=Path, metavar="key-log", help="file of its secrets (NSS key log)")
+    command.add_argument("capture", type=Path, help="capture file, as tcpdump writes it")
+    command.add_argument("key_log", type=Path, metavar="key-log", help="its key log (NSS format)")
     command.add_argument("--server", metavar="IP:PORT", required=True, help="address of the server")
     command.add_argument("--transport", choices=("quic", "tcp"), default="quic", help="default: quic")
-    command = add("capture", _capture, "write the packets of a capture as a table; exit code 1 where it is not whole")
+    command = add(
+        "capture", _capture, "write the packets of a capture as a table; exit code 1 if the capture has problems"
+    )
     command.add_argument("capture", type=Path, help="pcap or pcapng, also in gzip or zstd")
     command.add_argument("--output", "-o", type=_file, metavar="FILE.parquet", required=True, help="table to write")
-    command.add_argument("--server", metavar="IP:PORT", help="address of the server (default: who answers)")
+    command.add_argument("--server", metavar="IP:PORT", help="address of the server (default: detected)")
     numbers = command.add_mutually_exclusive_group()
-    numbers.add_argument("--key-log", type=Path, help="open packets for their numbers; needs --server")
-    text = "read packet numbers, of a variant without header protection"
+    numbers.add_argument("--key-log", type=Path, help="decrypt packet numbers; needs --server")
+    text = "read the packet numbers of a variant without header protection"
     numbers.add_argument("--visible-numbers", action="store_true", help=text)
-    command = add("symbols", _symbols, "print what the samples of a run were sorted into, and what no mapping claims")
+    command = add("symbols", _symbols, "print the categories of a run's samples, and the functions without one")
     command.add_argument("run_directory", type=Path, metavar="run", help="directory of a run of cpu-shares")
-    command.add_argument("--top", type=int, default=15, help="number of symbols shown")
-    command = add("generate", _generate, "write JSON schemas and the pages of reference")
+    command.add_argument("--top", type=int, default=15, help="number of symbols to show")
+    command = add("generate", _generate, "write JSON schemas and the generated reference pages")
     command.add_argument(
         "--check",
         action="store_true",
-        help="only compare; exit code 1 and a diff where they differ",
+        help="only compare; on differences print a diff and exit with 1",
     )
     return parser
 

@@ -166,22 +166,23 @@ def configuration_page() -> str:
 def data_page() -> str:
     """docs/data.md: what a run leaves, key by key, and the tables made of runs, column by column."""
     parts = [
-        "# What a run leaves",
+        "# Data",
         "",
         "Every run has a directory below `raw/` with a `run.json` and the files that its two programs wrote.",
-        "`quicbed generate` makes this page from the models that read and write these files",
-        "(`workflow/quicbed/store/record.py`, `workflow/quicbed/contract/events.py`). Beside the runs are the records",
+        "`quicbed generate` writes this page from the models of these files (`workflow/quicbed/store/record.py`,",
+        "`workflow/quicbed/contract/events.py`). Beside the runs are the records",
         "of their campaign (`workflow/quicbed/store/campaign.py`) and, in `builds/`, the `build.json` of each measured",
-        "build (`workflow/quicbed/plan/built.py`). The report keeps the verdicts on claims in `tables/claims.json`",
+        "build (`workflow/quicbed/plan/built.py`). The report stores the verdicts on claims in `tables/claims.json`",
         "(`workflow/quicbed/claims/verdict.py`). `workflow/schemas/` has the same models as JSON schemas.",
-        "In archives of reference data, larger event files have their numbers by column and names in `.columns`",
-        "(`workflow/quicbed/store/columns.py`), and stacks are not gzipped and have names in `.plain`. Every command",
-        "reads them as they were. Captures are left out but for a few, and so are the event files of connections that",
-        "begin at a rate and of several downloads in one run; `left-out.json` has their sizes and checksums.",
-        "[Tables](#tables) says what the columns of the tables are that are made of runs.",
         "",
-        "Key names include the unit. Event times are readings of `CLOCK_MONOTONIC` in ns. A key without a value is",
-        "null or left out.",
+        "Archives of reference data store larger event files by column, in files with names in `.columns`",
+        "(`workflow/quicbed/store/columns.py`), and stacks uncompressed, with names in `.plain`. All commands read",
+        "both. Archives omit most captures, and the event files of connections that begin at a rate and of several",
+        "downloads in one run; `left-out.json` has their sizes and checksums.",
+        "[Tables](#tables) describes the columns of the tables that are made of runs.",
+        "",
+        "Names of keys include the unit. Event times are readings of `CLOCK_MONOTONIC` in ns. A key without a value",
+        "is null or absent.",
         "",
     ]
     done: set[type[BaseModel]] = set()
@@ -320,20 +321,20 @@ def commands_page(parser: argparse.ArgumentParser) -> str:
         "",
         "Every step of the workflow is a command. This page is generated from the command line by `quicbed generate`.",
         "",
-        "Activate the environment once in a shell: `. .venv/bin/activate`. Bash and zsh then complete commands and "
-        "names after:",
+        "Activate the environment once in each shell: `. .venv/bin/activate`. To let Bash and zsh complete commands "
+        "and names, run:",
         "",
         "```sh",
         'eval "$(register-python-argcomplete quicbed)"',
         "```",
         "",
-        "In zsh, run `autoload -U compinit && compinit` before.",
+        "In zsh, first run `autoload -U compinit && compinit`.",
         "",
         "Words of the form `key=value` override `config/config.yaml` for one command, as `CONFIG` does for `make all`: "
-        "`quicbed plan scale=paper 'experiments=[aead-goodput]'`. Quote brackets, which shells take for patterns.",
+        "`quicbed plan scale=paper 'experiments=[aead-goodput]'`. Quote brackets, which are patterns for shells.",
         "",
-        "A command ends with 0 when it is done, 1 when it failed, 2 when the command line is wrong, and 130 when it "
-        "was interrupted. Colours and rules of tables appear on a terminal only; `NO_COLOR` switches colours off.",
+        "The exit code is 0 on success, 1 on failure, 2 for a wrong command line, and 130 after an interruption. Only "
+        "terminals show colours and lines of tables; `NO_COLOR` disables colours.",
         "",
     ]
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
@@ -368,8 +369,8 @@ def libraries_page(project: Project) -> str:
         "# Libraries",
         "",
         "Generated from `config/libraries/` and the lock files of the sources by `quicbed generate`. Each library has "
-        "a page of its own, with its sources, how its endpoints work, and what it cannot do and why. Tables and "
-        "figures give the same reason where a cell is missing.",
+        "its own page, with sources, description of the endpoints, and limits with reasons. Tables and figures give "
+        "the same reason for a missing cell.",
         "",
         "| library | version | transport | application | TLS library | licence |",
         "| --- | --- | --- | --- | --- | --- |",
@@ -381,7 +382,7 @@ def libraries_page(project: Project) -> str:
         )
     parts += [
         "",
-        "## What each can do",
+        "## Abilities",
         "",
         "| library | flavours | ciphers | congestion control | NOOP AEAD | header protection off | UDP GSO | UDP GRO |",
         "| --- | --- | --- | --- | --- | --- | --- | --- |",
@@ -397,16 +398,15 @@ def libraries_page(project: Project) -> str:
         )
     parts += [
         "",
-        "## What all endpoints do",
+        "## Common behaviour",
         "",
         "Unless its page says otherwise, an endpoint",
         "",
-        "- sets the socket buffers and the windows of flow control, of streams and connections, to the sizes it is "
-        "asked for;",
-        "- gives credit for what was read, so that windows keep their size;",
-        "- uses UDP GSO and GRO unless the experiment switches them off.",
+        "- sets the socket buffers and the flow-control windows of streams and connections to the requested sizes;",
+        "- gives credit for bytes that were read, so that windows keep their size;",
+        "- uses UDP GSO and GRO unless the experiment disables them.",
         "",
-        "Its event `start` says what is in force ([the contract](../workflow/endpoints/ENDPOINT.md)).",
+        "Its event `start` reports the effective settings ([the contract](../workflow/endpoints/ENDPOINT.md)).",
     ]
     return "\n".join(parts) + "\n"
 
@@ -445,14 +445,14 @@ def library_page(project: Project, name: str) -> str:
         "",
         "## Flavours",
         "",
-        "| flavour | key exchange and signatures | what differs from the sources | shared |",
+        "| flavour | key exchange and signatures | changes to the sources | shared |",
     ]
     parts.append("| --- | --- | --- | --- |")
     for flavour, chosen in library.flavours.items():
         if chosen.algorithms == "all":
             lacking = ", ".join(chosen.unsupported)
             text = "all of [algorithms.csv](../../workflow/crypto/algorithms.csv)" + (
-                f" but {lacking}" if lacking else ""
+                f" except {lacking}" if lacking else ""
             )
         else:
             text = f"{', '.join(supports.groups)}; {', '.join(supports.signatures)}"
@@ -469,13 +469,13 @@ def library_page(project: Project, name: str) -> str:
         parts += ["", f"## {title}", "", *textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)]
     if library.notes.flavours is not None:
         lines = textwrap.wrap(library.notes.flavours, 120, break_long_words=False, break_on_hyphens=False)
-        parts += ["", "## Flavours of its own", "", *lines]
+        parts += ["", "## Special flavours", "", *lines]
     if library.notes.pacing is not None:
         able = [f"`{value}`" for value, can in supports.pacing.items() if can is True]
         text = f"`--pacing`: {', '.join(able)}. {library.notes.pacing}"
         parts += ["", "## Pacing", "", *textwrap.wrap(text, 120, break_long_words=False, break_on_hyphens=False)]
     if unsupported := _unsupported(project, library):
-        parts += ["", "## What it cannot do", "", "| what | why |", "| --- | --- |"]
+        parts += ["", "## Limits", "", "| unsupported | reason |", "| --- | --- |"]
         parts += [f"| {what} | {why} |" for what, why in unsupported]
     parts += ["", "## Sources", ""]
     if library.example is not None:

@@ -10,21 +10,21 @@ from typing import NoReturn
 from quicbed.base.untrusted import visible
 
 GROUPS = {
-    "look at what is there": (
+    "explore results and machines": (
         *("summary", "list", "plan", "show", "claims", "draw", "predict", "handshake", "capture", "symbols", "doctor"),
     ),
     "measure": ("compare", "measure", "build", "store", "guests"),
-    "bring your own": ("try", "runner-folder", "import", "export", "dissect", "reference", "archive"),
-    "steps of the workflow, which calls them itself": (
+    "exchange endpoints and data": ("try", "runner-folder", "import", "export", "dissect", "reference", "archive"),
+    "steps that the workflow calls": (
         *("sources", "component", "host-builds", "certificates", "tables", "verdicts", "notebooks", "report"),
         *("packets", "generate"),
     ),
 }
-"""Every command, by what one wants of it."""
+"""Every command, by purpose."""
 
 
 class Parser(argparse.ArgumentParser):
-    """Lists commands by `GROUPS`, and says of a command that there is not what may have been meant."""
+    """Lists commands by `GROUPS`, and suggests a command for an unknown one."""
 
     commands: argparse._SubParsersAction[argparse.ArgumentParser] | None = None
 
@@ -42,12 +42,12 @@ class Parser(argparse.ArgumentParser):
         formatter.start_section("options")
         formatter.add_arguments([action for action in self._actions if action.option_strings])
         formatter.end_section()
-        formatter.add_text("`quicbed COMMAND --help` has the options of each.")
+        formatter.add_text("`quicbed COMMAND --help` lists the options of a command.")
         return formatter.format_help()
 
     def error(self, message: str) -> NoReturn:
         if unknown := re.match(r"argument COMMAND: invalid choice: '(.*)' \(choose", message, re.DOTALL):
             close = difflib.get_close_matches(unknown[1], [name for names in GROUPS.values() for name in names], n=1)
             meant = f"; did you mean `{close[0]}`?" if close else ""
-            message = f"`{visible(unknown[1])}` is no command{meant}; `quicbed --help` lists them"
+            message = f"`{visible(unknown[1])}` is not a command{meant}; `quicbed --help` lists them"
         super().error(message)

@@ -37,7 +37,7 @@ def find(name: str, places: Sequence[Path]) -> tuple[str, Files]:
     for found in _places(wanted, [place for place in places if place.is_dir()]):
         if len(found) > 1:
             more = f", and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
-            raise RunsError(f"{name}: several runs end so: {', '.join(sorted(found)[:_MOST_NAMED])}{more}")
+            raise RunsError(f"{name}: several runs end like this: {', '.join(sorted(found)[:_MOST_NAMED])}{more}")
         if found:
             return next(iter(found.items()))
     looked = ", ".join(map(str, places))

@@ -107,7 +107,7 @@ class Scale(Model):
     min_blocks: int | None = Field(
         None,
         gt=1,
-        description="Blocks of all cells, before the contrast tells which go on; default: `blocks`.",
+        description="Blocks of all cells, before the contrast selects those that continue; default: `blocks`.",
     )
     max_minutes: float | None = Field(
         None,
@@ -185,10 +185,13 @@ class Instructions(Model):
     """Counting of the instructions of both endpoints with Callgrind; runs under it are compared with no others."""
 
     handshakes: int = Field(
-        5, ge=2, le=100, description="Connections of the run that tells what one handshake takes more."
+        5, ge=2, le=100, description="Connections of the run from which the cost of a handshake follows."
     )
     callers: int = Field(
-        8, ge=1, le=32, description="How many callers of a function are told apart; Callgrind takes longer with more."
+        8,
+        ge=1,
+        le=32,
+        description="How many callers of a function are distinguished; Callgrind takes longer with more.",
     )
 
 
@@ -320,7 +323,7 @@ class Experiment(Model):
         None,
         description="`concurrent`: each variant of the `contrast`, and the A/A arm, is measured at the same time as "
         "its baseline, servers on one processor and clients on another, and their processor times per byte are "
-        "compared (workload `bulk`, docs/method.md); null: every run is measured alone.",
+        "compared (workload `bulk`, docs/method.md); null: every run is measured separately.",
     )
     alone: Name | None = Field(
         None,
@@ -459,7 +462,7 @@ class Experiment(Model):
             if (problem := self.scale_problem(scale)) is not None:
                 raise ValueError(f"scales: `{name}`: {problem}")
         if self.alone is not None and self.paired is None:
-            raise ValueError("alone: is of experiments that are `paired`")
+            raise ValueError("alone: is only for experiments that are `paired`")
         if self.paired is not None and (problem := self._paired_problem()) is not None:
             raise ValueError(f"paired: {problem}")
         if self.trace and (self.workload.kind != "bulk" or self.link.mode != "wire"):
@@ -510,7 +513,7 @@ class Experiment(Model):
         if others := [name for name, asked in besides.items() if asked]:
             return f"two runs at the same time have no {others[0]}; leave it out"
         if self.failures == "findings":
-            return "a pair of which one run fails tells nothing; leave out failures: findings"
+            return "a pair with a failed run has no result; leave out failures: findings"
         if self.contrast is None:
             return "`contrast` names what is compared; add it"
         used = {self.baseline}

@@ -125,7 +125,7 @@ class Supports(Model):
     )
     aes_hardware_off: dict[str, str] | str = Field(
         "has no switch for the AES instructions of the processor",
-        description="Environment variables with which the endpoints leave the AES instructions of the processor alone, "
+        description="Environment variables with which the endpoints do without the AES instructions of the processor, "
         "or the reason why they cannot.",
     )
     udp_payload_max: int | str | None = Field(
@@ -137,7 +137,7 @@ class Supports(Model):
     pacing: dict[Pacing, Literal[True] | str] = Field(
         default_factory=dict,
         description="Values of `--pacing`, each with `true` or the reason why it cannot be; the first that can is how "
-        "the library's own programs pace. Empty: the endpoint is not told.",
+        "the library's own programs pace. Empty: the endpoint has no option.",
     )
     paces: list[str] | None = Field(
         None, description="Congestion controls whose packets it paces, as the others give it no rate; null: all."
@@ -265,8 +265,8 @@ class StatedFlavour(Model):
     )
     components: list[Literal["boringssl", "boringssl-pq", "liboqs", "openssl", "quictls"]] = Field(
         default_factory=list,
-        description="Libraries that quicbed builds once and that the folder compiles itself against. The scripts are "
-        "told where they are.",
+        description="Libraries that quicbed builds once and that the folder is compiled against. The scripts get "
+        "their directories.",
     )
 
 
@@ -287,11 +287,11 @@ class StatedSupports(Model):
     retry: bool = Field(False, description="Whether its server can send Retry packets.")
     initial_size: bool = Field(False, description="Whether Initial datagrams can be larger than 1200 bytes.")
     udp_payload_max: int = Field(1472, ge=1200, le=65507, description="Largest UDP payload in bytes of its datagrams.")
-    receive_buffer: bool = Field(False, description="Whether it sets its socket buffers to the sizes it is told.")
+    receive_buffer: bool = Field(False, description="Whether it sets its socket buffers to the requested sizes.")
     gso: list[bool] = Field(
         default_factory=list,
         max_length=2,
-        description="UDP GSO on sending: `[true, false]` as it is told, `[true]` always, `[false]` never, `[]` not "
+        description="UDP GSO on sending: `[true, false]` as requested, `[true]` always, `[false]` never, `[]` not "
         "known.",
     )
     gso_paced: bool = Field(
@@ -300,11 +300,11 @@ class StatedSupports(Model):
     gro: list[bool] = Field(default_factory=list, max_length=2, description="UDP GRO on receiving, as `gso`.")
     pacing: list[Pacing] = Field(
         default_factory=list,
-        description="Ways to pace that it can be told, the first as its library does by itself; empty: not told.",
+        description="Ways to pace that it accepts, the first as its library does by itself; empty: it has no option.",
     )
     paces: list[str] | None = Field(None, description="Congestion controls whose packets it paces; null: all.")
     aes_hardware_off: bool = Field(
-        False, description="Whether it can leave the AES instructions of the processor alone."
+        False, description="Whether it can do without the AES instructions of the processor."
     )
 
     @field_validator("pacing", mode="before")
@@ -346,7 +346,7 @@ class Statement(Model):
     flavours: dict[Name, StatedFlavour] = Field(
         default_factory=lambda: {"stock": StatedFlavour()},
         description="Its flavours: `stock`, and `noop`, `pq` or others that experiments ask for; `stock` alone if left "
-        "out. The scripts are told which one is wanted.",
+        "out. The scripts get its name.",
     )
     supports: StatedSupports = Field(description="Capabilities.")
 
@@ -409,7 +409,7 @@ class Library(Model):
     threads: Literal["one", "several"] = Field(
         "one",
         description="Whether an endpoint works on one thread. Several wait for each other, so that waiting for a "
-        "processor does not tell of other work on the machine (gate.max_run_delay); the processor time of others "
+        "processor does not show other work on the machine (gate.max_run_delay); the processor time of others "
         "still does.",
     )
     max_bytes: int | None = Field(
@@ -432,7 +432,7 @@ class Library(Model):
             raise ValueError("flavours: `stock` is missing; every library has an unpatched build")
         if both := self.no_flavour.keys() & self.flavours.keys():
             raise ValueError(
-                f"no_flavour: `{min(both)}` is one of `flavours`; tell why it is missing, or describe it, not both"
+                f"no_flavour: `{min(both)}` is one of `flavours`; give the reason, or describe it, not both"
             )
         stock = self.flavours["stock"]
         if stock.endpoint or stock.package:
@@ -444,7 +444,7 @@ class Library(Model):
         if self.recipe == "cargo" and not self.crates:
             raise ValueError("crates: is missing; recipe `cargo` takes sources and version from packages of Cargo.lock")
         if self.example is not None and self.no_example is not None:
-            raise ValueError("no_example: tells why there is no example, but `example` has one; remove one of the two")
+            raise ValueError("no_example: gives a reason for no example, but `example` has one; remove one of the two")
         return self
 
     @property
@@ -575,7 +575,7 @@ def read_libraries(root: Path, directory: Path, table: algorithms.Table) -> dict
         moved += [f"external.{key}" for key in own if key in stated] if isinstance(own, dict) else []
         if moved:
             raise ConfigError(
-                f"{file}: {moved[0]}: what an external endpoint is and can do is said in {STATEMENT} in its folder "
+                f"{file}: {moved[0]}: an external endpoint is described in {STATEMENT} in its folder "
                 "(docs/external-endpoints.md); leave here `external` with its path, parameters and root, and `optional`"
             )
         found[file.stem] = external_library(root, file.stem, parse_model(ExternalFile, data, file), table)

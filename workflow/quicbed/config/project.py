@@ -102,7 +102,7 @@ class Project:
     def study_of(self, digest: str | None) -> str | None:
         """Name of the study with these rules, in words where none has them any more; None for runs of none."""
         known = {study.digest: name for name, study in self.studies.items()}
-        return None if digest is None else known.get(digest, f"with rules that are not here any more ({digest})")
+        return None if digest is None else known.get(digest, f"with rules that no longer exist ({digest})")
 
     @property
     def testbed(self) -> Testbed:

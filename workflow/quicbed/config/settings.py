@@ -67,7 +67,7 @@ class Gate(Model):
         ge=0,
         le=3600,
         description="How long a block waits, in s, for a link that is down or not as it was set up, and measuring "
-        "for a host that is lost, at least 60 s; then measuring ends, with finished runs kept.",
+        "for a host that is lost, at least 60 s; then measuring ends, and finished runs remain.",
     )
     ping: PingLimits = Field(default_factory=PingLimits, description="Pings before runs.")
 

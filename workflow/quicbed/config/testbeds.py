@@ -72,7 +72,7 @@ class SshAddress(Model):
 
     address: HostName = Field(description="Host name or address, or an alias of the OpenSSH configuration.")
     port: int | None = Field(None, ge=1, le=65535, description="Port; null: that of the OpenSSH configuration, or 22.")
-    user: str | None = Field(None, description="User; null: that of the OpenSSH configuration, or one's own name.")
+    user: str | None = Field(None, description="User; null: that of the OpenSSH configuration, or your own name.")
     key: str | None = Field(
         None,
         description="File of a private key; null: those of the SSH agent and the OpenSSH configuration. A key with a "
@@ -166,10 +166,10 @@ class CaptureCommand(Model):
 
     command: Argv = Field(
         description="Words of its command line; `{interface}`, `{file}` and `{snaplen}` stand for the interface, the "
-        "pcap file with nanoseconds that it writes, and the least number of bytes of a frame to keep.",
+        "pcap file with nanoseconds that it writes, and the minimum number of bytes to capture per frame.",
     )
     begins: str = Field(min_length=1, description="What it prints once frames are being captured.")
-    signal: Literal["INT", "TERM"] = Field("INT", description="Signal that ends it with its file whole.")
+    signal: Literal["INT", "TERM"] = Field("INT", description="Signal that ends it with a complete file.")
     captured: Regex | None = Field(
         None,
         description="Regular expression of what it prints about the frames it has captured, with the number as its "
@@ -177,8 +177,8 @@ class CaptureCommand(Model):
     )
     dropped: Regex | None = Field(
         None,
-        description="The same for frames it has lost; null: unknown, and only what the interfaces of client and server "
-        "count as sent tells of losses.",
+        description="The same for frames it has lost; null: unknown, and only the counters of client and server show "
+        "losses.",
     )
 
     @model_validator(mode="after")
@@ -195,7 +195,7 @@ class Commands(Model):
     boot: list[Argv] = Field(default_factory=list, description="After reserving; then the hosts have to answer.")
     release: list[Argv] = Field(
         default_factory=list,
-        description="When everything is put back, also after an error, if anything was reserved or a host was taken.",
+        description="After settings are restored, also after an error, if anything was reserved or a host was locked.",
     )
     timeout_s: float = Field(900, gt=0, description="Longest time of one command, and of the hosts to answer, in s.")
 
@@ -232,7 +232,7 @@ class Generator(Model):
     )
     user: Name = Field(
         "quicbed",
-        description="Name under which the port is acquired; digits that tell controllers and testbeds apart are added.",
+        description="Name under which the port is acquired; digits for controller and testbed are added.",
     )
     force: bool = Field(False, description="Take the port from another user.")
     source: TrafficAddress = Field(
@@ -297,7 +297,7 @@ class Testbed(Model):
         "tcpdump", description="What captures, at the tap or else at the server."
     )
     capture_command: CaptureCommand | None = Field(
-        None, description="A program of one's own that captures in its place, as MoonGen; null: none."
+        None, description="Your own program that captures in its place, as MoonGen; null: none."
     )
 
     @model_validator(mode="after")

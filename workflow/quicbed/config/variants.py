@@ -149,9 +149,9 @@ class Variant(Model):
         None,
         ge=0,
         le=500,
-        description="Packets in a thousand that the link puts back in each direction, which ones by the seed in "
-        "config.yaml and the block, as with `loss_percent`; 0: the program that does it passes all on as they came; "
-        "null: there is none.",
+        description="Packets in a thousand that the link reorders in each direction, selected by the seed in "
+        "config.yaml and the block, as with `loss_percent`; 0: the reordering program forwards all unchanged; null: "
+        "there is no such program.",
     )
     reorder_packets: int | None = Field(
         None,
@@ -209,9 +209,9 @@ class Variant(Model):
     )
     aes_hardware: bool | None = Field(
         None,
-        description="Whether the endpoints use the AES instructions of the processor, as both must tell; "
-        "`false`: they are started with the environment `supports.aes_hardware_off`; null: as they are, whatever they "
-        "tell.",
+        description="Whether the endpoints use the AES instructions of the processor, as both must report; "
+        "`false`: they are started with the environment `supports.aes_hardware_off`; null: unchanged, with any "
+        "report.",
     )
     background: Load | None = Field(
         None, description="Competing traffic, which the testbed's `generator` sends; null: none."

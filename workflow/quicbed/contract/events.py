@@ -266,7 +266,7 @@ class ClientConnection(Connection):
             if self.kept and getattr(self, name) is not None:
                 raise ValueError(f"kept is true, but there is a {name} of this load")
         if self.kept and (self.resumed or self.early_data):
-            raise ValueError("kept is true, but the connection goes on with an earlier session")
+            raise ValueError("kept is true, but the connection resumes an earlier session")
         return self
 
     @model_validator(mode="after")
@@ -582,5 +582,5 @@ def _first_problem(error: ValidationError) -> str:
     if problem["type"] == "value_error":
         return str(problem["ctx"]["error"])
     if problem["type"] == "missing":
-        return f"{field} is missing (null is for what the library cannot tell)"
+        return f"{field} is missing (null: the library cannot report it)"
     return f"{field}: {problem['msg']}, not {problem['input']!r:.60}"

@@ -442,7 +442,7 @@ def timelines(name: str, measured: Measured, label: str | None, titles: Mapping[
         caption = "Means of the runs. By events of the server; by capture: the packet passed the tap."
     if cut:
         told = [f"{_named(known[at][0], titles)} {_BASES[known[at][1]]} {_span(ends[at])[1]:.0f} ms" for at in cut]
-        caption += f" Closing goes on beyond the axis: {', '.join(told)}."
+        caption += f" Closing continues beyond the axis: {', '.join(told)}."
     height = 13 * len(known) + 20
     return _finished(
         drawing,

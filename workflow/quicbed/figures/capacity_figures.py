@@ -87,13 +87,13 @@ def ttfb_by_rate(
     figure.update_yaxes(**layout.VALUES, type="log", tickvals=TICKS, tickfont={"size": 10})
     failed, left_out = int(cells["failed"].sum()), int((cells["behind"] > 0).sum())
     told = [
-        "Connections begin at Poisson times, whatever becomes of those before; TTFB counts from when they should have.",
+        "Connections begin at Poisson times, independently of earlier ones; TTFB counts from the scheduled time.",
         f"Medians over blocks, bars from the smallest to the largest run. {_doubling_told(apart)}",
     ]
     if left_out:
         told.append(
             f"Left out: {left_out} of {len(cells)} rates, at which the client fell behind in a block, so that TTFB is "
-            "not the server's (tick at the lower edge, in the colour of its series; a lone mark has no other rate)."
+            "not the server's (tick at the lower edge, in the colour of its series; a single mark has no other rate)."
         )
     if failed:
         told.append(f"{failed} runs failed.")
@@ -269,7 +269,7 @@ def cores(campaign: pl.DataFrame, series: pl.DataFrame, titles: Mapping[str, str
         "Cores of a server for 10 000 connections a second",
         goodput.conditions(campaign),
         f"Processor time of the server by connection, of loads of {capacity.BUSY:g} and more; bars are 95 % intervals "
-        "over blocks.<br>Predicted: the cost with the baseline, and what the primitives timed alone take more than its."
+        "over blocks.<br>Predicted: the baseline's cost plus the difference of the primitives, timed separately."
         + goodput.disturbed(campaign),
         [campaign],
         height=CORES_PX,
@@ -327,8 +327,8 @@ def memory(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, str
         figure,
         "Memory of a server by open, idle connection",
         goodput.conditions(campaign),
-        f"Proportional set size (PSS) of the server's processes with {many} open connections, less that with none, by "
-        "connection;<br>bars are 95 % intervals over blocks." + goodput.disturbed(campaign),
+        f"Proportional set size (PSS) of the server with {many} open connections, minus that without any, "
+        "per connection;<br>bars are 95 % intervals over blocks." + goodput.disturbed(campaign),
         [campaign],
         height=CORES_PX,
         top=LEGEND_TOP_PX + LEGEND_PX,
@@ -441,8 +441,8 @@ def scaling(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, st
         figure,
         "Rate of connections that a server takes on all processors",
         goodput.conditions(campaign),
-        "Rate at which the 99th percentile of TTFB is twice that of the lowest rate, of a program for each processor "
-        "by that of a single one;<br>bars from the ends of both 95 % intervals. Dotted: the number of programs, "
+        "Ratio of the rates at which the 99th percentile of TTFB is twice that of the lowest rate, for a program per "
+        "processor and for one;<br>bars from the ends of both 95 % intervals. Dotted: the number of programs, "
         f"{' or '.join(map(str, copies))}.{goodput.disturbed(campaign)}",
         [campaign],
         height=CORES_PX,
@@ -554,8 +554,8 @@ def table(series: pl.DataFrame, titles: Mapping[str, str]) -> Sheet:
         for one in series.to_dicts()
     ]
     notes = (
-        "Predicted: what the server takes with the experiment's baseline, and what the primitives of the other "
-        "algorithms, timed alone, take more than those of the baseline. >: TTFB has not doubled at the highest rate.",
+        "Predicted: the server's cost with the experiment's baseline, plus the difference between the primitives of "
+        "the other algorithms and the baseline's, timed separately. >: TTFB has not doubled at the highest rate.",
     )
     numeric = frozenset(range(2, 14))
     selected = [runs.selection(one["campaign"], *one["cells"].split(",")) for one in series.to_dicts()]

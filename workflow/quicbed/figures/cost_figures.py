@@ -4,7 +4,7 @@ A figure has a panel for every contrast, and in it two intervals for every libra
 what both ends download per second of their processor time, both paired within blocks (`quicbed.analysis.comparison`).
 Behind each is the interval of its own A/A arm.
 
-Of experiments whose runs are measured in pairs at the same time (`PAIRS`), the intervals are those of processor time
+Of experiments whose runs are measured in concurrent pairs (`PAIRS`), the intervals are those of processor time
 per byte, of both ends together and of each, with the goodput that the paper printed beside them.
 """
 
@@ -91,7 +91,7 @@ class Twin:
     @property
     def heading(self) -> str:
         """The figure's title."""
-        return f"{self.title}, {'in pairs at the same time' if self.paired else 'by goodput and by processor time'}"
+        return f"{self.title}, {'in concurrent pairs' if self.paired else 'by goodput and by processor time'}"
 
     @property
     def drawn(self) -> str:
@@ -128,7 +128,7 @@ TWINS: Mapping[str, Twin] = {
     ),
     "aes-ni": Twin(
         "aes-instructions",
-        "What AES costs without its instructions, and ChaCha20-Poly1305",
+        "Cost of AES without its instructions, and of ChaCha20-Poly1305",
         "QUIC on the Highway, Fig. 7, processor time",
         "Difference to AES with its instructions [%]",
         {"AES without AES-NI": "AES in software", "ChaCha20": "ChaCha20-Poly1305"},
@@ -149,7 +149,7 @@ TWINS: Mapping[str, Twin] = {
     ),
     "hardware": Twin(
         "highway-fig9",
-        "What building for the processor brings",
+        "Effect of building for the processor",
         "QUIC on the Highway, Fig. 9, processor time",
         "Difference to the default build [%]",
         {"march=native": "march=native"},
@@ -223,7 +223,7 @@ def as_drawn(experiment: str, campaign: pl.DataFrame, cells: pl.DataFrame) -> pl
 
 
 def metric(campaign: pl.DataFrame) -> str:
-    """What an experiment compares: of handshakes, of pairs at the same time, and of runs alone."""
+    """What an experiment compares: of handshakes, of concurrent pairs, and of separate runs."""
     if "handshake" in set(campaign["workload"].drop_nulls()):
         return "ttfb_ms"
     return comparison.TWIN if paired_runs.is_paired(campaign) else "goodput_mbps"
@@ -232,7 +232,7 @@ def metric(campaign: pl.DataFrame) -> str:
 def undecided(campaigns: comparison.Campaigns, known: Mapping[str, Experiment], experiment: str) -> pl.DataFrame:
     """Ratios of an experiment that are not as narrow as its contrast wants: rows of `comparison.undecided`.
 
-    Of runs alone none, where pairs were measured: these decide. *known* are all experiments.
+    Of separate runs none, where pairs were measured: these decide. *known* are all experiments.
     """
     campaign = campaigns.newest(experiment)
     one = known.get(experiment)
@@ -284,7 +284,7 @@ def both_ways(
         "A/A arm<br>of the same quantity, the baseline against itself. Horizontal axes differ."
     )
     if twin.paired:
-        caption += "<br>Both runs of a ratio share their processors and their time."
+        caption += "<br>Both runs of a ratio share processors and run at the same time."
     if twin.published:
         caption += " Blue: 1 / goodput, as the paper states it."
     layout.finish(

@@ -41,8 +41,8 @@ EDGE_PX = 14
 FRAME_PX = 13
 """Height of a frame of a flame graph."""
 FRAME_COLOURS = (
-    "A frame has the colour of the category in which a sample counts that is taken in it: callers of a library's "
-    "functions have none, and the kernel's entry is kernel."
+    "A frame has the colour of the category of samples taken in it. Callers of a library's functions have none, and "
+    "the kernel's entry is kernel."
 )
 SEPARATOR = "\x00"
 """Between the frames of a path."""
@@ -177,7 +177,7 @@ def header_protection(
             notes += [f"{title}, {key[2]}: {problem}"] if problem else []
     stays = sorted({str(name) for name in gains["without"].drop_nulls()})
     if stays:
-        notes.insert(0, f"Samples: what stays in its functions without it is taken from {' and '.join(stays)}.")
+        notes.insert(0, f"Samples: what remains in its functions without it is subtracted from {' and '.join(stays)}.")
     if not counted:
         notes.append("Instructions are not measured; the experiment `instructions` counts them.")
     for name, campaign in (measured or {}).items():

@@ -124,7 +124,7 @@ def undecided(found: pl.DataFrame, titles: Mapping[str, str]) -> Found | None:
         for one, name in zip((first, last), names, strict=True)
     ]
     each, all_of_them = " to ".join(dict.fromkeys(ends)), duration(60 * float(known["hours"].sum()))
-    return Found([f"{said}. If blocks go on to differ as they do, it takes {each}, {all_of_them} together."])
+    return Found([f"{said}. If further blocks differ as these do, it takes {each}, {all_of_them} together."])
 
 
 def hybrids(sums: pl.DataFrame, titles: Mapping[str, str]) -> Found | None:
@@ -176,7 +176,7 @@ def parts(cells: pl.DataFrame, library: str, titles: Mapping[str, str]) -> Found
     who = titles.get(library, library)
     return Found(
         [
-            f"Cryptography, timed by itself, takes {middle:.0f} % of the TTFB of {who} with {name}, the middle one of "
+            f"Cryptography, timed separately, takes {middle:.0f} % of the TTFB of {who} with {name}, the middle one of "
             f"{len(ordered)}; from {low:.0f} % ({first}) to {high:.0f} % ({last})."
         ]
     )

@@ -58,7 +58,7 @@ UNLIKE_ITSELF_MEANS = (
     f"{UNLIKE_ITSELF} The A/A interval excludes 1: equal cells differ here, and differences of this size are no result."
 )
 UNPROVEN = "*"
-"""Behind the name of a library that cannot tell whether it uses AES instructions."""
+"""Behind the name of a library that cannot report whether it uses AES instructions."""
 
 
 @dataclass(frozen=True)
@@ -628,19 +628,19 @@ def _caption(table: pl.DataFrame, campaign: pl.DataFrame, paired: bool) -> str:
         f" repeated, {contaminated} contaminated and shown. Line: median; mark: mean; box:"
         " quartiles;<br>whiskers: smallest and largest run. Below: geometric mean of ratios paired"
         " within blocks, 95 % interval."
-        + (f"<br>Grey: {floor}, the baseline against itself; other cells have no A/A of their own." if floor else "")
+        + (f"<br>Grey: {floor}, the baseline against itself; other cells have no A/A arm." if floor else "")
         + ("<br>Blue: the range of goodput ratios that the paper states for its libraries." if _stated(table) else "")
         + (
-            f"<br>{UNPROVEN} cannot tell whether it uses AES instructions"
+            f"<br>{UNPROVEN} cannot report whether it uses AES instructions"
             if table["unproven"].is_not_null().any()
             else ""
         )
         + (
-            "<br>NOOP and NOENC are of another build than the ciphers: what it costs itself is in their difference."
+            "<br>NOOP and NOENC use another build than the ciphers; their difference includes its own cost."
             if across and not paired
             else ""
         )
-        + ("<br>Both boxes of a pair are of one build, the one that can leave header protection out." if paired else "")
+        + ("<br>Both boxes of a pair use one build, which can switch header protection off." if paired else "")
         + (f"<br>{UNLIKE_ITSELF_MEANS}" if any(map(comparison.unlike_itself, table.to_dicts())) else "")
     )
 

@@ -256,7 +256,7 @@ def native(
         figure.add_hline(y=row - 0.5, line={"color": GRID, "width": 1})
     _frame(
         figure,
-        "Time to first byte with what libraries have of themselves",
+        "Time to first byte with the libraries' own algorithms",
         campaign,
         height=194 + len(rows) * (8 + LINE_PX * len(variants)),
         caption="Median over all connections and its 95 % interval over blocks; unpatched builds."
@@ -374,7 +374,7 @@ def ttfb_by_bytes(
         campaign,
         height=BYTES_PX,
         caption="A point is one algorithm, named where there is room. Dotted: fitted time of the transport alone for"
-        " this many<br>bytes, without cryptography and further round trips. What lies above is computing and waiting.",
+        " this many<br>bytes, without cryptography and further round trips. The rest is computing and waiting.",
     )
     _log_axis(figure, "x", "bytes of UDP or TCP payload, both directions", sizes)
     _log_axis(figure, "y", "TTFB [ms]", times)
@@ -417,7 +417,7 @@ def predicted(campaign: pl.DataFrame, cells: pl.DataFrame, titles: Mapping[str, 
         height=480,
         caption="Predicted: primitives timed on the same host, plus a fixed time, a time per byte and one per"
         " further round trip,"
-        "<br>three numbers a library. Residual: measured minus predicted, in per cent of the measured time.",
+        "<br>three numbers per library. Residual: measured minus predicted, in per cent of the measured time.",
     )
     _log_axis(figure, "x", "predicted TTFB [ms]", times, row=2, col=1)
     _log_axis(figure, "x", "", times, row=1, col=1)
@@ -486,9 +486,9 @@ def additive(
         "Time to first byte, predicted out of sample",
         campaigns[0],
         height=150 + 190 * math.ceil(len(panels) / 2),
-        caption="Error: predicted over measured TTFB, minus 1. Predicted from primitives timed alone and a transport"
-        " fitted on<br>other handshakes; bytes and round trips follow from sizes of key shares, certificate and"
-        " signature.",
+        caption="Error: predicted over measured TTFB, minus 1. Predicted from separately timed primitives and a "
+        "transport fitted on<br>other handshakes; bytes and round trips follow from sizes of key shares, certificate "
+        "and signature.",
         top=98,
     )
     figure.update_annotations(selector={"yanchor": "bottom", "xanchor": "center"}, font={"size": 11})
@@ -541,12 +541,12 @@ def phases(campaign: pl.DataFrame, cells: pl.DataFrame, library: str, titles: Ma
     title = (titles or {}).get(library, library)
     _frame(
         figure,
-        f"What the handshake's time goes into: {title}",
+        f"Where the handshake's time goes: {title}",
         campaign,
         height=184 + ROW_PX * len(rows),
         caption="Shares of key generation plus TTFB. Cryptography from the primitives timed on the same host,"
         " transport is"
-        " the rest<br>of the measured TTFB, and 0 where the primitives took longer alone than the handshake.",
+        " the rest<br>of the measured TTFB, and 0 where the primitives took longer separately than the handshake.",
         left=150,
         top=84,  # names of two lines
     )
@@ -635,7 +635,7 @@ def amplification(
         height=540,
         caption="The slope is the number of round trips before the request. Retry validates the address for one"
         " round trip;"
-        " larger<br>Initial datagrams give the server more to send before it must wait. Equal lines lie on each other,"
+        " larger<br>Initial datagrams give the server more to send before it must wait. Equal lines coincide,"
         " the last the thinnest." + _left_out(cells, [(name, shown.filter(of)) for name, of in arms], known, titles),
         top=98,
     )

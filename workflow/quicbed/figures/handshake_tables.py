@@ -196,7 +196,7 @@ def handshake_table(cells: pl.DataFrame, factor: str, titles: Mapping[str, str] 
     return Printed(title, [band for band in bands if band[1]], headers, rows, below, numeric, behind)
 
 
-_OWN = "own: code of the library's TLS, which the table of primitives names, as it names what liboqs takes here."
+_OWN = "own: code of the library's TLS. The table of primitives names it, and the code that liboqs selects here."
 
 
 def _implementation(told: str) -> str:
@@ -242,8 +242,8 @@ def primitive_times(
     what = "key exchange" if factor == "group" else "signature"
     headers = ["NIST level", what, "implementation", "libraries", *OPERATIONS[factor]]
     notes = [
-        "Portable, AVX2, AVX-512: what liboqs takes on this processor, by the conditions of its own code.",
-        "Without liboqs: code of the library's TLS, which chooses for the processor by itself.",
+        "Portable, AVX2, AVX-512: what liboqs selects on this processor, by its own conditions.",
+        "Without liboqs: code of the library's TLS, which itself selects for the processor.",
     ]
     numeric = frozenset(range(4, len(headers)))
     title = f"Times of primitives by {what if factor == 'group' else 'signature algorithm'} and implementation"

@@ -211,7 +211,7 @@ def _sides(figure: Figure, both: bool) -> str:
             f"Above: change in % \N{PLUS-MINUS SIGN} half its 95 % interval, compared with {html.escape(bases[0])}."
         )
     elif bases:
-        native = f"builds for the processor at hand ({highway_runs.NATIVE})"
+        native = f"builds for this processor ({highway_runs.NATIVE})"
         parts.append(
             f"Above: change in % \N{PLUS-MINUS SIGN} half its 95 % interval, {native} compared with the others."
         )
@@ -434,9 +434,7 @@ def all_pairs(
         _heat_map(drawing, cells, order, side, names, {"row": 1, "col": number})
     number_of = highway_runs.NUMBERS[directory]
     deviating = theirs.filter(pl.col("deviation").is_not_null())
-    caption = [
-        "Mean goodput in Gbit/s; colours from 0 to the largest of each side. In lines clients, in columns servers."
-    ]
+    caption = ["Mean goodput in Gbit/s; colours from 0 to the largest of each side. Rows are clients, columns servers."]
     if not deviating.is_empty():
         different = sorted(set(deviating["deviation"]))
         caption.append(f"{DEVIATING} not measured as the figure says: " + ", or ".join(different) + ".")
@@ -556,7 +554,7 @@ def samples(
         _sources(theirs, published, [measured.campaign], cpu_shares.EXPERIMENT),
         "Mean share of samples with its 95 % interval. Published: of all samples of the host; ours, "
         f"{html.escape(label)}: of those of the endpoint.<br>"
-        "Ours: I/O is what the application does; Kernel, which the paper has not, what it does besides packet I/O.",
+        "Ours: I/O is the application's; Kernel, which the paper lacks, excludes packet I/O.",
         [measured.campaign],
         height=134 + places[-1]["row"] * FACET_PX,
         **MARGINS,

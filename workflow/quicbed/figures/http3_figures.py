@@ -60,7 +60,7 @@ def costs(
     )
     figure.update_yaxes(**layout.VALUES, tickfont={"size": 10}, ticksuffix=" ")
     caption = (
-        "Geometric means of ratios paired within blocks, bars are 95 % intervals. More is better of goodput, less of"
+        "Geometric means of ratios paired within blocks, bars are 95 % intervals. More is better for goodput, less for"
         f"<br>the others. Time to first byte begins with the ClientHello.{goodput.disturbed(campaign)}{unlike}"
     )
     layout.finish(
@@ -170,7 +170,7 @@ def sheet(found_costs: pl.DataFrame, titles: Mapping[str, str]) -> Sheet:
         ]
         for row in ordered
     ]
-    notes = ["A ratio above 1 says that it is more over HTTP/3 than over a bare stream of the same library."]
+    notes = ["A ratio above 1 means more over HTTP/3 than over a bare stream of the same library."]
     selected = [runs.selection(row["campaign"], *row["cells"].split(",")) for row in ordered]
     return Sheet(headers, rows, frozenset({3, 4, 5, 6, 7}), notes, leading(selected, range(3, 8)))
 

@@ -20,10 +20,7 @@ from quicbed.store import runs
 FAR = 4.0
 """A bar that is longer than this many times the median one ends at the edge, and says how long it is."""
 MISSING = "-"
-NO_TIME = (
-    "Instructions are not time: they tell nothing of caches, of how long one takes, and of the kernel, whose are not "
-    "counted."
-)
+NO_TIME = "Instructions are not time: they ignore caches and the duration of each, and the kernel's are not counted."
 
 
 def what_it_is_not(processor: tuple[str, ...]) -> str:
@@ -32,7 +29,7 @@ def what_it_is_not(processor: tuple[str, ...]) -> str:
         return NO_TIME
     lacking = [title for flag, title in (("avx512f", "AVX-512"), ("vaes", "VAES")) if flag not in processor]
     without = f", without {' and '.join(lacking)}" if lacking else ""
-    return f"{NO_TIME} Programs saw a processor with {', '.join(processor)}{without}, and chose their code for that."
+    return f"{NO_TIME} Programs saw a processor with {', '.join(processor)}{without}, and selected their code for it."
 
 
 def per_byte(found: Counted, titles: Mapping[str, str] | None = None) -> Drawn:

@@ -153,7 +153,7 @@ def reordering(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str,
     figure.update_xaxes(**layout.AXIS)
     figure.update_yaxes(**layout.VALUES, rangemode="tozero", tickfont={"size": 9})
     caption = (
-        "Means, bars from the smallest to the largest run; processor time of both ends. A packet that is put back "
+        "Means, bars from the smallest to the largest run; processor time of both ends. A reordered packet "
         "leaves so many packets later.<br>Filled: CUBIC, else Reno. Hollow: BBR. Within a block it is the same packets "
         "for every library." + goodput.disturbed(campaign) + unlike
     )
@@ -161,7 +161,7 @@ def reordering(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str,
     height = 138 + 12 * bool(unlike) + max([place["row"] for place in places], default=1) * FACET_PX
     layout.finish(
         figure,
-        "Goodput and processor time by packets put back",
+        "Goodput and processor time by reordered packets",
         goodput.conditions(campaign),
         caption,
         [campaign],

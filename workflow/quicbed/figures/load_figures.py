@@ -76,8 +76,8 @@ def beside_load(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str
     )
     figure.update_yaxes(**layout.VALUES)
     caption = textwrap.wrap(
-        "Means, bars from the smallest to the largest run. Dotted: what the competing UDP traffic would leave of the "
-        "link. It does not give way; what it lost is in the table and where the pointer rests on a mark."
+        "Means, bars from the smallest to the largest run. Dotted: the part of the link that the competing UDP traffic "
+        "leaves. That has no congestion control; its losses are in the table and in the text of each mark."
         + goodput.disturbed(campaign),
         layout.HOST_CHARACTERS,
     )

@@ -29,7 +29,7 @@ PANEL_PX, TITLE_PX, TOP_PX = 250, 22, 78
 PACKET_BITS = 8 * (1500 + 14)
 """A packet of full size as it passes the link."""
 GAP = "gap that is meant"
-"""Name of the line of what a packet of full size takes at the rate of the link."""
+"""Name of the line of the time of a full-size packet at the rate of the link."""
 
 
 def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
@@ -97,8 +97,8 @@ def precision(campaign: pl.DataFrame, table: pl.DataFrame, floor: Floor | None) 
     figure.update_yaxes(**layout.VALUES, rangemode="tozero", nticks=6)
     figure.update_yaxes(title={"text": "Pacing precision [µs]", "font": {"size": 10.5}, "standoff": 4}, **places[0])
     caption = textwrap.wrap(
-        "Standard deviation of captured gap minus the gap that quiche meant, with BBR: less is better. Means, bars "
-        "from the smallest to the largest run. Dotted: what a packet of full size takes at the rate of the link. "
+        "Standard deviation of captured gap minus the gap that quiche intended, with BBR: less is better. Means, bars "
+        "from the smallest to the largest run. Dotted: the time of a full-size packet at the rate of the link. "
         + _floor(floor_us)
         + goodput.disturbed(campaign),
         layout.HOST_CHARACTERS + 20,
@@ -120,7 +120,7 @@ def precision(campaign: pl.DataFrame, table: pl.DataFrame, floor: Floor | None) 
 
 def _floor(floor_us: float | None) -> str:
     if floor_us is None:
-        return "The floor of the timers was not measured, so that no value is a finding."
+        return "The floor of the timers was not measured, so no value can be interpreted."
     return f"Grey: the floor of the timers here, {floor_us:.1f} µs, which a bare sender at 40 Mbit/s has."
 
 

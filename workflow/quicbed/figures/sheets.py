@@ -123,8 +123,8 @@ def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None, alone: 
         "ratio of processor time per byte, both ends": "both_",
         "ratio, client": "client_",
         "ratio, server": "server_",
-        "ratio of goodput that follows from the busier end": "follows_",
-        "ratio of goodput of runs alone": "goodput_",
+        "implied ratio of goodput, from the busier end": "follows_",
+        "ratio of goodput of separate runs": "goodput_",
     }
     used = "CPU client + server [s/GiB]"
     headers = ["library", "cell", "arm", "pairs", "compared with", *parts, used, "failed", "disturbed"]
@@ -152,7 +152,7 @@ def paired(table: pl.DataFrame, titles: Mapping[str, str] | None = None, alone: 
         else None
         for cell in table.to_dicts()
     ]
-    column = {headers.index("ratio of goodput of runs alone")}
+    column = {headers.index("ratio of goodput of separate runs")}
     kept = {place: one for place, one in sheet.behind.items() if place[1] not in column}
     return replace(sheet, behind=kept | leading(selected, column))
 

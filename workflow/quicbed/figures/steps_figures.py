@@ -67,7 +67,7 @@ GAPS = Quantity(
     "Gaps between packets",
     ("Gap [ms]", "Gaps [CDF]"),
     2_000_000,
-    "Share of gaps between packets of the server that are at most as long; longer ones than 2 ms are not shown.",
+    "Share of gaps between packets of the server that are at most as long; gaps above 2 ms are not shown.",
     "gaps of at most 0.1 ms",
     _short_gaps,
     1e-6,
@@ -393,13 +393,13 @@ def _floors(shown: Sequence[Side]) -> str:
         return ""
     if ours.floor is None:
         return (
-            f" {floors.NOT_MEASURED[0].upper()}{floors.NOT_MEASURED[1:]}, so that no gap or train of ours is a finding."
+            f" {floors.NOT_MEASURED[0].upper()}{floors.NOT_MEASURED[1:]}, so our gaps and trains cannot be interpreted."
         )
     floor = ours.floor
     return (
         f" Floor of the timers here: gaps of a bare sender deviate from the intended ones by {floor.gap_ns / 1e3:.1f} "
         f"µs (standard deviation; 99 % by at most {floor.p99_ns / 1e3:.1f} µs), and {100 * floor.misplaced:.2f} % of "
-        f"its packets are not in the trains that they were sent in. What is less is no finding."
+        f"its packets are not in the trains that they were sent in. Smaller differences mean nothing."
     )
 
 
@@ -484,7 +484,7 @@ def table(name: str, experiment: str, known: Sequence[Side], names: Mapping[str,
         headers.append("pacing precision [µs]")
         rows = [[*row, text] for row, text in zip(rows, precise, strict=True)]
         notes.append(
-            "Pacing precision: standard deviation of captured gap minus the gap that the library meant, where it tells."
+            "Pacing precision: standard deviation of captured gap minus the library's intended gap, if it reports it."
         )
     return Sheet(headers, rows, frozenset(range(2, len(headers))), notes, leading(selected, range(6, len(headers))))
 

@@ -60,7 +60,7 @@ def quality(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn:
 def stalls(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn:
     """How often and for how long videos stand still."""
     caption = (
-        "A stall begins when the buffer is empty after the<br>start, ends when the video goes on, and lasts at least a "
+        "A stall begins when the buffer is empty after the<br>start, ends when the video resumes, and lasts at least a "
         "frame."
     )
     return _drawn(campaign, table, "stalls", "Stalls of videos in Chromium", STALLS, caption)
@@ -139,7 +139,7 @@ def _drawn(
         )
     runs = campaign.with_columns(rate_mbit=pl.lit(None, pl.Float64))
     rtts = sorted({factors["rtt_ms"] for _, factors in shown})
-    around = [f"round-trip time {rtts[-1]:g} ms where nothing else is said"] if rtts else []
+    around = [f"round-trip time {rtts[-1]:g} ms unless stated otherwise"] if rtts else []
     layout.finish(
         figure,
         title,

@@ -244,7 +244,7 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn | output
         figure,
         f"First and second visits{_in_browser(campaign)}",
         _conditions(campaign, table),
-        "Means, bars from the smallest to the largest run. X25519 and RSA where nothing else is said.<br>"
+        "Means, bars from the smallest to the largest run. X25519 and RSA unless stated otherwise.<br>"
         f"{_begin(last)}{_kept(own[0])}" + goodput.disturbed(campaign) + "".join(f"<br>{line}" for line in without),
         [campaign],
         height=510 + 14 * lines,
@@ -265,11 +265,12 @@ def _kept(cells: pl.DataFrame) -> str:
 
 
 def _absent(cell: Mapping[str, Any], metric: str) -> tuple[str, str]:
-    """As `layout.absent`; a browser tells no end of a handshake that its request does not wait for."""
+    """As `layout.absent`; a browser reports no end of a handshake that its request does not wait for."""
     if cell["visit"] == "kept" and metric == "connection_ms" and not cell["unsupported"] and not cell["failed"]:
         return "connection open already", "the connection is that of the first visit"
     if cell["visit"] == "early-data" and not cell["unsupported"] and not cell["failed"]:
-        return "connection not told by Chromium", "Chromium does not tell when a handshake with early data is complete"
+        why = "Chromium does not report when a handshake with early data is complete"
+        return "connection not reported by Chromium", why
     return layout.absent(cell)
 
 
@@ -397,7 +398,7 @@ def _conditions(campaign: pl.DataFrame, table: pl.DataFrame) -> list[str]:
         return [goodput.conditions(campaign)]
     base = main.row(0, named=True)
     runs = campaign.filter(pl.col("cell") == base["cell"]).with_columns(rate_mbit=pl.lit(None, pl.Float64))
-    around = f"{base['rtt_ms']:g} ms, {base['rate_mbit']:g} Mbit/s and page {base['page']} where nothing else is said"
+    around = f"{base['rtt_ms']:g} ms, {base['rate_mbit']:g} Mbit/s and page {base['page']} unless stated otherwise"
     return [goodput.conditions(runs), around]
 
 

@@ -190,7 +190,7 @@ def _tell_missing(sample: _Sample, origin: str, summary: Summary) -> None:
         f"{transport}.pcap": (sample.capture, "there are no times by the capture"),
     }
     if transport == "quic" and sample.capture is not None:
-        costs["ssl-keys.log"] = (sample.key_log, "the capture does not tell first byte and transfer")
+        costs["ssl-keys.log"] = (sample.key_log, "the capture does not show first byte and transfer")
     for file, (found, cost) in costs.items():
         if found is None and not any(told.startswith(f"{file}:") for told in sample.damaged):
             summary.skip(f"sample without {file}: {cost}", origin)
@@ -275,7 +275,7 @@ def _ping(sample: _Sample, origin: str, summary: Summary) -> dict[str, float | N
     if delay is not None and sample.delay_ms is not None and delay != sample.delay_ms:
         summary.differ("ping.json has another delay than the folder's name, which counts", origin)
     if mean is not None and threshold is not None and mean > threshold:
-        summary.differ("the mean RTT of the pings is above the threshold; the repetition is kept", origin)
+        summary.differ("the mean RTT of the pings is above the threshold; the repetition counts", origin)
     return {"rtt_mean_ms": mean, "rtt_deviation_ms": value("mdev"), "rtt_threshold_ms": threshold}
 
 
@@ -439,7 +439,7 @@ def _quic_moments(connection: list[Packet], keys: Path | None) -> tuple[int | No
     of_client = (packet for packet in connection if (packet.source, packet.source_port) == client)
     handshake = next((packet.frame.time_ns for packet in of_client if _has_one_rtt(packet.payload)), None)
     if keys is None:
-        return handshake, [], "no key log, without which content cannot be told from the rest"
+        return handshake, [], "no key log, without which content cannot be distinguished from the rest"
     try:
         secrets = tshark.read_key_log(keys)
     except TsharkError as error:

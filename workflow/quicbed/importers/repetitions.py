@@ -159,7 +159,7 @@ class Repetition:
         self._halves.clear()
         if self.output is None and self.problem is None:
             self.problem = "output.txt is missing"
-            summary.skip("repetition without output.txt, which tells whether it succeeded", where)
+            summary.skip("repetition without output.txt, which shows whether it succeeded", where)
         if self.output is not None and not self.conditions_known:
             lacking = " and ".join(role for role in ROLES if role not in self.output.hosts)
             summary.skip(f"output.txt without variables of {lacking}: {UNKNOWN_CONDITIONS}", where)
@@ -301,7 +301,7 @@ def _contradiction(size: int, duration: float, output: Output) -> str | None:
     if goodput > FASTEST_MBPS:
         return f"{size} bytes in {duration:g} s are more than any link carries"
     if output.logged_s is not None and abs(duration - output.logged_s) > LOGGED_TO_S + SAME * output.logged_s:
-        return f"time.json tells {duration:g} s, output.txt {output.logged_s:g} s"
+        return f"time.json has {duration:g} s, output.txt {output.logged_s:g} s"
     if output.logged_mbps is not None and not 1 / ABOUT < goodput / output.logged_mbps < ABOUT:
         return f"{goodput:.0f} Mbit/s by time.json, {output.logged_mbps:.0f} Mbit/s by output.txt"
     return None

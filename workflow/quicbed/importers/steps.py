@@ -171,7 +171,7 @@ def _check_name(row: dict[str, Any], config: str, summary: Summary) -> None:
     named = next((word for word in words if word in names.CONGESTION_CONTROLS), None)
     used = row.get("congestion_control")
     if named and used and named != used:
-        summary.differ(f"named after {named}, but the server was told {used}, which counts", row["origin"])
+        summary.differ(f"named after {named}, but the server got {used}, which counts", row["origin"])
     if named and not used and row.get("status") == "ok":
         told = f"named after {named}, which nothing shows {row['server_implementation']} reading"
         summary.differ(f"{told}; congestion_control is null", row["origin"])

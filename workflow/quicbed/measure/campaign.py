@@ -6,7 +6,7 @@ measured again. Cells added later are measured in new blocks together with their
 within blocks. Where contrasts end an experiment, a pair of libraries whose intervals are narrow enough is in no further
 block, so that the time goes to those that are undecided.
 
-Each run is measured alone here; `quicbed.measure.campaign_of_pairs` has what differs where two are at the same time.
+Each run is measured separately here; `quicbed.measure.campaign_of_pairs` has what differs for two at a time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A campaign whose runs are measured in pairs at the same time, where an experiment is `paired`.
+"""A campaign whose runs are measured in concurrent pairs, where an experiment is `paired`.
 
 Every cell that is compared is measured at the same time as the baseline that stands before it in a block (arm
 `beside`), and both runs are in one directory (`quicbed.measure.stored_pairs`).
@@ -38,7 +38,7 @@ class CampaignOfPairs(Campaign):
         return self.driver.testbed.pins()
 
     def impossible(self) -> str | None:
-        """Why programs cannot be kept to processors here, or None."""
+        """Why programs cannot be pinned to processors here, or None."""
         return self._pins if isinstance(self._pins, str) else None
 
     def read_block(self, directory: Path) -> Iterable[Run]:
@@ -50,7 +50,7 @@ class CampaignOfPairs(Campaign):
         return True
 
     def prove(self) -> None:
-        """As of runs alone; a cell whose other half is excluded is so too."""
+        """As of separate runs; a cell whose other half is excluded is so too."""
         super().prove()
         by_id = {cell.id: cell for cell in self.cells}
         pairs = [(cell, by_id[cell.baseline]) for cell in self.cells if cell.baseline is not None]
@@ -64,7 +64,7 @@ class CampaignOfPairs(Campaign):
         return [one for cell in order for one in (by_id[cell].baseline, cell) if one is not None]
 
     def wanted(self, by_id: Mapping[str, Cell], planned: Mapping[int, Sequence[str]]) -> set[str]:
-        """As of runs alone, and the cells of the baselines among them."""
+        """As of separate runs, and the cells of the baselines among them."""
         found = super().wanted(by_id, planned)
         return found | {cell.id for cell in by_id.values() if cell.baseline in found}
 

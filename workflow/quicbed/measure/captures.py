@@ -31,8 +31,8 @@ _FROM_CAPTURE = "capture: from the client's first Initial packet to its first 1-
 # What neither the scripts of an external client tell nor a capture without secrets shows.
 _UNKNOWN = {
     "client_cpu_ms": "the processor time of an external client is that of its whole program, not of a connection",
-    "confirmed_ms": "an external client does not tell when its handshake is confirmed",
-    "first_byte_ms": "an external client does not tell when content arrives",
+    "confirmed_ms": "an external client does not report when its handshake is confirmed",
+    "first_byte_ms": "an external client does not report when content arrives",
 }
 
 

@@ -1,4 +1,4 @@
-"""Two cells or builds compared by pairs of runs at the same time, until the interval of their ratio is narrow enough.
+"""Two cells or builds compared by concurrent pairs of runs, until the interval of their ratio is narrow enough.
 
 A pair is measured and kept as those of experiments are (`quicbed.measure.stored_pairs`). After the pairs the
 instructions of both are counted (`quicbed.measure.counted_arms`).
@@ -152,13 +152,15 @@ class Compared:
             lines.append(f"Instructions are not counted: {self.instructions}")
         if self.disturbances:
             many = f"{len(self.disturbances)} pairs were disturbed"
-            lines.append(f"{many}, the last because {self.disturbances[-1]}; both arms had it alike, so they count")
+            lines.append(
+                f"{many}, the last because {self.disturbances[-1]}; it affected both arms alike, so they count"
+            )
         lines.append(f"Runs: {self.directory}")
         if self.decided:
-            lines.append(f"The interval is as narrow as asked, ± {100 * self.half_width:g} %.")
+            lines.append(f"The interval is as narrow as requested, ± {100 * self.half_width:g} %.")
         else:
             more = "" if self.needed is None else f"; about {self.needed} pairs of {self.seconds:.1f} s would do"
-            lines.append(f"The interval is wider than asked, ± {100 * self.half_width:g} %{more}.")
+            lines.append(f"The interval is wider than requested, ± {100 * self.half_width:g} %{more}.")
         return "\n".join(lines)
 
 
@@ -373,7 +375,7 @@ def _planned(project: Project, asked: Asked) -> Project:
     for name, value in settings[0].items():
         if settings[1][name] != value:
             raise ConfigError(
-                f"{name} is of the link, which both arms share: A has {value}, B has {settings[1][name]}; "
+                f"{name} is a setting of the link, which both arms share: A has {value}, B has {settings[1][name]}; "
                 "give both the same"
             )
     return planned
@@ -458,7 +460,7 @@ def _build(project: Project, log: Path) -> None:
             known = making.read_known(project, library, build)
         except BuildError:
             if not making.is_made(project, library, build):
-                say(f"{NAME}: {library}/{build} is not there yet; making it, with its output in {log}")
+                say(f"{NAME}: {library}/{build} is not built yet; building it, with output in {log}")
             with suppress(UnusableError):  # whose reason is kept
                 making.build(project, library, build, jobs=jobs, log=log)
             known = making.read_known(project, library, build)

@@ -185,7 +185,7 @@ class Together:
                     process.pin(self._pins[role])
                 except OSError as error:
                     raise _WentWrongError(
-                        arm, f"the {role} cannot be kept to processor {self._pins[role]}: {error.strerror}"
+                        arm, f"the {role} cannot be pinned to processor {self._pins[role]}: {error.strerror}"
                     ) from None
         limit = max(one.spec.timeout_s for one in self._arms.values()) + endpoint_pair.HANG_MARGIN
         deadline = time.monotonic() + limit
@@ -298,7 +298,9 @@ class Together:
                 before, after = begin.used[arm, role], end.used[arm, role]
                 used = None if before is None or after is None else after - before
                 if used is None or used <= 0:
-                    self._fail(f"arm {arm}: the processor time of its {role} is not told by the kernel (it is {used})")
+                    self._fail(
+                        f"arm {arm}: the processor time of its {role} is not reported by the kernel (it is {used})"
+                    )
                     return
                 values[f"{role}_cpu_s"] = used
             values["seconds"] = end.at - begin.at

@@ -150,9 +150,7 @@ def _store(project: Project) -> str:
         build_store.check(project.store, project.root)
     except BuildError as error:
         return f"{_CANNOT}{error}"
-    return (
-        f"{shutil.disk_usage(project.store).free / 1e9:.1f} GB free at {project.store}, where finished builds are kept"
-    )
+    return f"{shutil.disk_usage(project.store).free / 1e9:.1f} GB free at {project.store}, the store of builds"
 
 
 def _machine(project: Project) -> Iterator[tuple[str, str]]:

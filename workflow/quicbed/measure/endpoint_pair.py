@@ -222,7 +222,7 @@ class Pair:
             attempt.metrics["dropped_packets"] = usage.delta["link.dropped"]
         misplaced = sum(usage.delta.get(f"link.reorder_lost_to_{to}", 0) for to in ("client", "server"))
         if misplaced:
-            attempt.fail(f"the link lost {misplaced:g} packets that it was to put back")
+            attempt.fail(f"the link lost {misplaced:g} packets that it held for reordering")
         if "wall_s" in attempt.metrics:
             attempt.metrics["overhead_s"] = usage.wall_s - attempt.metrics["wall_s"]
 

@@ -191,7 +191,7 @@ def _sent(testbed: Testbed, plan: Mapping[str, Any]) -> _Answer:
     try:
         return _Answer.model_validate_json(done.stdout[:_MOST_OUTPUT])
     except ValidationError:
-        raise _UnmeasuredError(f"{testbed.server.where}: the bare sender said something else than times") from None
+        raise _UnmeasuredError(f"{testbed.server.where}: the bare sender printed something other than times") from None
 
 
 def captured_ns(file: Path, server: str) -> dict[int, dict[int, int]]:

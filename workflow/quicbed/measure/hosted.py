@@ -127,7 +127,7 @@ class Builder:
         python = f"{sys.version_info.major}.{sys.version_info.minor}"
         said = self.host.run(["python3", "-c", _ASK]).stdout.splitlines()
         if len(said) != 3:
-            raise BuildError(f"{self.host.where}: python3 there does not tell what it is; look at its start-up files")
+            raise BuildError(f"{self.host.where}: python3 there does not report what it is; look at its start-up files")
         has, path, home = said
         if has != python:
             raise TestbedError(

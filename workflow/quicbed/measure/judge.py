@@ -591,7 +591,7 @@ def _processor(attempt: Attempt, cell: Cell, role: Side, options: Mapping[str, A
     if told is wanted:
         return
     if told is None and wanted:
-        attempt.unproven(f"the {role} cannot tell whether it uses AES instructions")
+        attempt.unproven(f"the {role} cannot report whether it uses AES instructions")
         return
     attempt.contradict(
         f"evidence: the {role} reports aes_hardware {json.dumps(told)}, the cell says {json.dumps(wanted)}"

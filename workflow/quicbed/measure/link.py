@@ -85,7 +85,9 @@ class PreparedLink:
 
     def _unsupported(self, spec: RunSpec) -> str | None:
         if spec.observed and not spec.quic:
-            return "an external client does not tell when its handshake is complete, and captures show it for QUIC only"
+            return (
+                "an external client does not report when its handshake is complete, and captures show it for QUIC only"
+            )
         lacking = self._project.algorithms.lacking(spec.cell.variant.group, self._flags)
         reason = lacking or self._testbed.unsupported(link_settings(spec))
         if reason is None and spec.cell.variant.processors is not None and self.copies < 2:
@@ -228,8 +230,8 @@ class PreparedLink:
         while (problem := self._problem()) is not None:
             if time.monotonic() >= deadline:
                 raise MeasureError(
-                    f"{problem} (waited {patience_s:g} s, gate.link_wait_s); finished runs are kept, start again when "
-                    "it is mended"
+                    f"{problem} (waited {patience_s:g} s, gate.link_wait_s); finished runs remain, start again when "
+                    "it is fixed"
                 )
             if problem != said:
                 say(f"{problem}; waiting for it for at most {patience_s:g} s")

@@ -70,7 +70,7 @@ def check_tools(project: Project, name: str) -> None:
     if project.experiments[name].workload.kind == "handshake" and (problem := tshark.problem()) is not None:
         raise MeasureError(f"{name}: {problem}")
     if project.experiments[name].trace and not components.is_built(project, captures.READER):
-        raise MeasureError(f"{name}: what reads its traces is not built; run `quicbed component {captures.READER}`")
+        raise MeasureError(f"{name}: the reader of its traces is not built; run `quicbed component {captures.READER}`")
     levels = set()
     for library, build in builds_needed(project, [name]):
         flavour, level, host = march.parts(build)
@@ -123,11 +123,11 @@ def measure(project: Project, name: str, marker: Path, opener: Callable[[Project
     except TestbedError as error:
         raise MeasureError(str(error)) from error
     except OSError as error:
-        raise MeasureError(f"{error}; finished runs are kept, start again when it is mended") from error
+        raise MeasureError(f"{error}; finished runs remain, start again when it is fixed") from error
     if problems := campaign.problems():
         raise MeasureError(
-            f"{name}: measured, but not to be relied on ({len(problems)} problems): {problems[0]}; "
-            f"mend the cause, and see {campaign.directory} for the runs"
+            f"{name}: measured, but unreliable ({len(problems)} problems): {problems[0]}; "
+            f"fix the cause, and see {campaign.directory} for the runs"
         )
     findings = campaign.findings()
     if findings:

@@ -27,7 +27,7 @@ def need_room(directory: Path) -> None:
     if shutil.disk_usage(directory).free < FREE_BYTES:
         raise MeasureError(
             f"{directory}: less than {FREE_BYTES >> 20} MiB free on its disk; make room and start again: "
-            "finished runs are kept"
+            "finished runs remain"
         )
 
 

@@ -316,7 +316,7 @@ class Outlook:
             try:
                 left = self._left(campaign_for(self._campaign.driver, name))
             except (MeasureError, kit.BuildError) as error:
-                say(f"{name}: {error}; it is not in what is said of everything")
+                say(f"{name}: {error}; it is not in the prediction for everything")
                 continue
             if not marker.exists() or left.span(self._pace, 1).least > START_S:
                 yield left

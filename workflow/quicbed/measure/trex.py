@@ -370,7 +370,7 @@ class Port:
         status = self.status()
         state, owner = status.get("state"), status.get("owner")
         if owner != self._user:
-            raise TrexError(f"{self.name}: is owned by {one_line(owner or 'nobody', 60)}, not by us any more")
+            raise TrexError(f"{self.name}: is owned by {one_line(owner or 'nobody', 60)}, no longer by us")
         if state != "TX":
             raise TrexError(f"{self.name}: is {one_line(state, 40)}: its traffic has ended")
         # which leaves the state as it is

@@ -241,7 +241,7 @@ def _sent(driver: Driver, cell: Cell) -> Outcome:
     attempt = _once(driver, replace(spec, bytes=BYTES // 8), driver.store.raw / cell.slug)
     if not attempt.ok:
         return Outcome(step, False, f"{attempt.status}: {attempt.reason}")
-    return Outcome(step, True, attempt.evidence.get("unproven") or "as told, by the event files of both ends")
+    return Outcome(step, True, attempt.evidence.get("unproven") or "as requested, by the event files of both ends")
 
 
 def _seen(project: Project, evidence: Evidence) -> str:

@@ -117,13 +117,13 @@ def pacing_reason(title: str, library: Library, variant: Variant, congestion_con
     if variant.io is not None and variant.io not in supports.io:
         return f"{title}: its endpoints cannot be told to pass datagrams by `{variant.io}`"
     if variant.pacing is not None and variant.pacing != "own":
-        able = supports.pacing.get(variant.pacing, "its endpoint is not told how to pace")
+        able = supports.pacing.get(variant.pacing, "its endpoint has no option for pacing")
         if able is not True:
             return f"{title}: {able}"
     if variant.qdisc == "etf" and pacing_of(library, variant.pacing, congestion_control) != "txtime":
         return f"{title}: ETF needs a release time for every packet, so `pacing: txtime`"
     if variant.qdisc == "etf" and library.external is not None:
-        return f"{title}: external endpoints are not told of ETF"
+        return f"{title}: external endpoints have no option for ETF"
     if not paced and (variant.gso == "paced" or variant.pacing in ("library", "txtime")):
         return f"{title} computes release times with {', '.join(supports.paces or ())} only"
     return None

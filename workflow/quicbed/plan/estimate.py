@@ -278,7 +278,7 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
         size = "page loads"
     elif experiment.workload.kind == "video":
         size = f"{scale.play_s:g} s of video"
-    what = "pairs of runs at the same time" if experiment.paired else "cells"
+    what = "concurrent pairs of runs" if experiment.paired else "cells"
     text = (
         f"{len(measured)} {what}, {blocks} of {size}, about {span} unless finished "
         f"already; at most {traffic / 2**30:.0f} GiB of traffic inside the testbed, {mb:.0f} MB of raw data"

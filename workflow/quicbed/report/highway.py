@@ -120,10 +120,10 @@ class Highway(sections.Paper):
         )
 
     def reordering(self) -> Section:
-        """Goodput and processor time by packets put back."""
+        """Goodput and processor time by reordered packets."""
         labels = {
-            "1 permille by 830": "1 permille of packets put back by 830",
-            "10 permille by 830": "10 permille of packets put back by 830",
+            "1 permille by 830": "1 permille of packets reordered by 830",
+            "10 permille by 830": "10 permille of packets reordered by 830",
         }
         return self.section(
             "reordering",

@@ -24,8 +24,8 @@ from quicbed.figures.goodput import percent, signed
 from quicbed.store.details import Details
 
 READING = (
-    "Of several libraries each value is that of the middle one, with its 95 % interval in brackets; behind it are the "
-    "two furthest apart."
+    "For several libraries, each value is that of the middle one, with its 95 % interval in brackets, followed by the "
+    "smallest and the largest."
 )
 AEAD = {
     "ChaCha20-Poly1305": "ChaCha20-Poly1305",
@@ -87,7 +87,7 @@ def answers(
 def _packets(
     project: Project, campaigns: comparison.Campaigns, alone: str, labels: Mapping[str, str], titles: Mapping[str, str]
 ) -> Answer | None:
-    """What packet or header protection costs: processor time where pairs were measured, else goodput of runs alone."""
+    """What packet or header protection costs: processor time of pairs if measured, else goodput of separate runs."""
     pairs = paired_runs.deciding(campaigns, project.experiments, alone)
     experiment, what = (alone, "goodput") if pairs is None else (pairs, "the processor time of both ends")
     campaign = campaigns.newest(experiment)
@@ -105,7 +105,7 @@ def _packets(
         listed = "; ".join(f"{name} by {found}" for name, found in said.items()).replace(
             " by ", f" changes {what} by ", 1
         )
-        return Answer("Packet protection", f"In place of AES-128-GCM, {listed}.", [experiment])
+        return Answer("Packet protection", f"Instead of AES-128-GCM, {listed}.", [experiment])
     listed = "; ".join(f"by {found} with {name}" for name, found in said.items())
     return Answer("Header protection", f"Leaving it out changes {what} {listed}.", [experiment])
 
@@ -156,7 +156,7 @@ def _handshakes(project: Project, table: pl.DataFrame, beside: Details, titles: 
         for label in labels:
             cells = _compared(measured.cells, label)
             if said := _middle(cells, titles):
-                instead = f"{label} in place of {cells[0]['baseline_label']}"
+                instead = f"{label} instead of {cells[0]['baseline_label']}"
                 changes = "changes the time to first byte by" if not parts else "by"
                 parts.append(f"{instead} {changes} {said}{_more(measured.cells, cells)}")
     if not parts:

@@ -48,7 +48,7 @@ class Campaign(Record):
     trace: bool | None = None
     """Whether its runs keep the headers of their packets."""
     paired: Literal["concurrent"] | None = None
-    """Whether its runs are measured in pairs at the same time."""
+    """Whether its runs are measured in concurrent pairs."""
     study: str | None = None
     """Digest of everything that the study decides before measuring, if the campaign is part of a study."""
     least_s: Number | None = None

@@ -77,7 +77,7 @@ _MEANINGS = {
     "background_percent": "Competing traffic that was planned, of the rate of the link.",
     "server_pacing": "Pacing that the server reports.",
     "loss_seed": "Seed that says which frames are lost.",
-    "reorder_seed": "Seed that says which frames are put back.",
+    "reorder_seed": "Seed that determines which frames are reordered.",
     # what was measured
     "goodput_mbps": "8 x bytes / (last byte - request sent), at the client. Null for runs at the same time as another.",
     "ttfb_ms": "Time to first byte: from the ClientHello to when the client can send its request.",

@@ -490,7 +490,7 @@ class Run(Record):
     evidence: Annotated[Evidence, BeforeValidator(unless_null)] = Evidence()
     host: Annotated[HostFacts, BeforeValidator(unless_null)] = HostFacts()
     together: Together | None = None
-    """Left out of a run that was measured alone."""
+    """Left out of a run that was measured separately."""
     started_at: Moment | None = None
 
     @model_validator(mode="after")

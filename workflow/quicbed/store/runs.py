@@ -275,7 +275,7 @@ DERIVED: dict[str, pl.DataType] = {
     "server_cpu_s_per_gib": pl.Float64(),
     "gib_per_cpu_s": pl.Float64(),  # of a download, by the processor time of both ends together
     "gib_per_busy_cpu_s": pl.Float64(),  # by the processor time of the end that takes more: what limits goodput
-    "pair": pl.String(),  # what both runs of a pair at the same time share; null of a run that was measured alone
+    "pair": pl.String(),  # what both runs of a concurrent pair share; null of a run that was measured separately
     "pair_first": pl.Boolean(),  # whether it was started first
     "pair_overlap": pl.Float64(),  # share of the longer transfer in which both transferred
     "server_max_rss_bytes": pl.Int64(),

@@ -59,12 +59,12 @@ Claimed = Annotated[Annotated[str, Tag("symbol")] | Annotated[Rule, Tag("rule")]
 
 
 class Inseparable(Model):
-    """A category that samples of some runs do not tell from another one."""
+    """A category that samples of some runs do not distinguish from another one."""
 
     category: Category = Field(description="The category, which then has no share.")
     role: Role = Field(description="Of the client or of the server.")
     cipher: Cipher = Field(description="With this cipher.")
-    reason: str = Field(description="What it cannot be told from, and why.")
+    reason: str = Field(description="From what it cannot be distinguished, and why.")
 
 
 class Symbols(Model):

@@ -136,7 +136,7 @@ def json_rows(command: str, shown: str, key: str) -> list[dict[str, Any]]:
         begin = " ".join(shown[:200].split())[:80]
         raise AgentError(
             f"{command}: prints no JSON of objects with `{key}`, but {begin!r}; install a newer {package} "
-            f"({program} {asked} tells the version)"
+            f"({program} {asked} prints the version)"
         )
     return rows
 
@@ -1255,7 +1255,7 @@ class Settings:
         if kind == "ring":
             rings = parse_rings(await self.programs.tool("ethtool", "-g", interface))
             if what not in rings:
-                raise AgentError(f"ring {name}: the interface does not tell its size")
+                raise AgentError(f"ring {name}: the interface does not report its size")
             return str(rings[what])
         if kind == "qdisc":
             return await self._qdisc(interface)
@@ -1428,7 +1428,7 @@ class Settings:
                 what = before if change["kind"] == "qdisc" or before == LEGACY else "it"
                 remedy = "tc qdisc del dev {} ingress" if before == LEGACY else REMEDIES[change["kind"]]
                 raise AgentError(
-                    f"{change['kind']} {change['name']}: somebody has set {what}, which could not be put back; remove "
+                    f"{change['kind']} {change['name']}: somebody has set {what}, which could not be restored; remove "
                     f"it with: {remedy.format(change['name'])}"
                 )
             # parameters of a queueing discipline are not compared: it is set again
@@ -1548,14 +1548,14 @@ class Settings:
             else:
                 self.path.unlink(missing_ok=True)
         if failed:
-            raise AgentError(f"not everything could be put back: {failed[0]}")
+            raise AgentError(f"not everything could be restored: {failed[0]}")
         return restored, foreign
 
     async def _verify(self, entry: Mapping[str, Any]) -> None:
         found = await self.read(entry["kind"], entry["name"])
         if found != entry["before"]:
             raise AgentError(
-                f"{entry['kind']} {entry['name']} is {found!r} after it was put back to {entry['before']!r}"
+                f"{entry['kind']} {entry['name']} is {found!r} after it was restored to {entry['before']!r}"
             )
 
 
@@ -2286,7 +2286,7 @@ async def _restore(directory: Path) -> int:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("an agent is at work on this host; it puts everything back when it ends", file=sys.stderr)
+            print("an agent is at work on this host; it restores everything when it ends", file=sys.stderr)
             return 1
         settings = Settings(directory, programs)
         try:
@@ -2296,7 +2296,7 @@ async def _restore(directory: Path) -> int:
         except AgentError as error:
             print(error, file=sys.stderr)
             return 1
-    print(f"{ended} programs ended, {len(restored)} settings put back")
+    print(f"{ended} programs ended, {len(restored)} settings restored")
     for name in foreign:
         print(f"left alone, because it was changed since: {name}")
     return 0

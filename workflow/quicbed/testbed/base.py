@@ -59,7 +59,7 @@ class TestbedError(QuicbedError):
 
 
 @contextlib.contextmanager
-def understood(where: str, what: str = "tells something that cannot be used") -> Iterator[None]:
+def understood(where: str, what: str = "reports something unusable") -> Iterator[None]:
     """Whatever an answer of a host leads to, where nobody has thought of it, is a TestbedError of that host."""
     try:
         yield
@@ -118,7 +118,7 @@ class LinkSettings(BaseModel):
         0,
         ge=0,
         le=500,
-        description="IPv4 packets in a thousand that are put back in each direction, between the tap, which is at the "
+        description="IPv4 packets in a thousand that are reordered in each direction, between the tap, which is at the "
         "server, and the client; in mode `wire` only, on the local testbed.",
     )
     reorder_packets: int | None = Field(
@@ -170,7 +170,7 @@ class LinkSettings(BaseModel):
                 f"reorder_packets needs mode `wire` and an MTU of at most {MOST_REORDERED_MTU}: no longer frame is held"
             )
         if self.reorder_permille and self.reorder_packets is None:
-            raise ValueError("reorder_permille needs reorder_packets: how far packets are put back")
+            raise ValueError("reorder_permille needs reorder_packets: by how many packets")
         if self.rate_mbit is not None and self.rate_mbit < 40 and self.mode != "wire":
             raise ValueError(
                 "rate_mbit below 40 needs mode `wire`: a super-frame takes longer than the burst is meant to"
@@ -501,7 +501,7 @@ class Testbed(ABC):
     limits: Limits = Limits()
     """What is taken at most from hosts and endpoints."""
     POLL_S = 0.002
-    """How often programs of pairs at the same time are looked at, in seconds."""
+    """How often programs of concurrent pairs are looked at, in seconds."""
 
     @property
     def client(self) -> Host:

@@ -233,7 +233,7 @@ class _Program:
             self._process.signal(signal.SIGUSR1)
             while len(pattern.findall(self._said())) == answers and self._process.poll() is None:
                 if time.monotonic() > deadline:
-                    raise self._error(f"does not tell its counts for {_DRAIN_TIMEOUT_S:g} s")
+                    raise self._error(f"does not print its counts for {_DRAIN_TIMEOUT_S:g} s")
                 time.sleep(_POLL_S)
             if self.counts.is_complete:
                 return

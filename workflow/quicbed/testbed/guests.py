@@ -249,7 +249,7 @@ class Guests:
 
     def _said(self, role: str) -> str:
         lines = (self.directory / f"{role}.log").read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it has said nothing")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it has printed nothing")
 
     def _keygen(self, name: str) -> None:
         self._tool("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", str(self.directory / name))

@@ -85,7 +85,7 @@ class LockedTestbed(Testbed):
         if attempt.errors:
             first = attempt.errors[0]
             told = str(first) if isinstance(first, TestbedError | OSError) else f"{type(first).__name__}: {first}"
-            raise TestbedError(f"testbed {self.name} is not put back completely: {one_line(told)}") from first
+            raise TestbedError(f"testbed {self.name} is not restored completely: {one_line(told)}") from first
 
     def apply(self, link: LinkSettings) -> None:
         self.recover()

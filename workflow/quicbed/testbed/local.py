@@ -626,7 +626,7 @@ class LocalTestbed(LockedTestbed):
             try:
                 self._tool(*self._local["server"].on_processor(cpu, ["true"]))
             except TestbedError as error:
-                return f"programs cannot be kept to processor {cpu}: {error}"
+                return f"programs cannot be pinned to processor {cpu}: {error}"
         return pins
 
     # -- the link
@@ -979,7 +979,7 @@ class LocalTestbed(LockedTestbed):
         rows = {row["ifname"]: row for row in host.links()}
         for name in _INTERFACES[host.name]:
             if missing := [key for key in ("mtu", "address", "stats64") if key not in rows.get(name, {})]:
-                lacks = f"tells no {missing[0]} of {name}"
+                lacks = f"prints no {missing[0]} of {name}"
                 raise TestbedError(f"{host.name}: ip -s -j link show: {lacks}; install a newer iproute2")
         return {
             "address": host.address,

@@ -269,7 +269,7 @@ def _answer(op: str, value: Any, where: str, asked: Mapping[str, Any]) -> Any:
     return value
 
 
-_understood = partial(understood, what="tells counters that cannot be read")
+_understood = partial(understood, what="reports counters that cannot be read")
 
 
 def _answering(kind: type[V]) -> type[V]:
@@ -366,7 +366,7 @@ def _hello(told: Any, where: str) -> dict[str, Any]:
     try:
         TypeAdapter(CpuList).validate_python(found["cpus_online"])
     except ValidationError:
-        raise TestbedError(f"{where}: tells no list of its processors") from None
+        raise TestbedError(f"{where}: reports no list of its processors") from None
     return found
 
 
@@ -1037,7 +1037,7 @@ class RemoteHost(RemoteMachine):
             interrupts = self.interrupts()
             if not interrupts:
                 raise TestbedError(
-                    f"{self.where}: irq_cpus: {self.interface} does not tell its interrupts; leave out `irq_cpus`"
+                    f"{self.where}: irq_cpus: {self.interface} does not list its interrupts; leave out `irq_cpus`"
                 )
             changes += [{"kind": "irq", "name": number, "value": settings.irq_cpus} for number in interrupts]
         if settings.ingress is not None:
@@ -1343,8 +1343,8 @@ class SshTestbed(LockedTestbed):
         for key, left in self._record.hosts.items():
             if key not in known:
                 raise TestbedError(
-                    f"testbed {self.name}: {key} was left changed and is not among its hosts any more; name it again "
-                    f"and start once, or put it back there by hand (python3 $(ls -t {left['directory']}/agent/*.py | "
+                    f"testbed {self.name}: {key} was left changed and is no longer among its hosts; name it again "
+                    f"and start once, or restore it there by hand (python3 $(ls -t {left['directory']}/agent/*.py | "
                     f"head -n 1) restore {left['directory']}) and remove {self._record.path}"
                 )
 
@@ -1685,7 +1685,7 @@ class SshTestbed(LockedTestbed):
             untrusted.parse(durable.to_json(found))
         except ValueError as error:
             raise TestbedError(
-                f"testbed {self.name}: a host tells of itself what no file can keep: {one_line(error, 200)}"
+                f"testbed {self.name}: a host reports of itself what no file can store: {one_line(error, 200)}"
             ) from None
         return found
 
@@ -1712,7 +1712,7 @@ class SshTestbed(LockedTestbed):
         }
 
     def counters(self) -> dict[str, float]:
-        with understood(self.where, "a host tells no counters of a kernel"):
+        with understood(self.where, "a host reports no counters of a kernel"):
             return self._counters()
 
     def _counters(self) -> dict[str, float]:
@@ -1809,7 +1809,7 @@ class SshTestbed(LockedTestbed):
             except HostLostError:
                 raise
             except TestbedError as error:
-                return f"programs cannot be kept to processor {found[role][0]}: {error}"
+                return f"programs cannot be pinned to processor {found[role][0]}: {error}"
         return {role: cpus[0] for role, cpus in found.items()}
 
     def sent_by_server(self) -> int | None:

@@ -155,7 +155,7 @@ def dropped(shown: Mapping[str, Any], where: str) -> int:
     count = told_number(shown, "drops")
     if count is None:
         raise TestbedError(
-            f"{where}: tc -s -j qdisc show: tells no `drops` of {shown.get('kind')}; install a newer iproute2"
+            f"{where}: tc -s -j qdisc show: reports no `drops` of {shown.get('kind')}; install a newer iproute2"
         )
     return int(count)
 

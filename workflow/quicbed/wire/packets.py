@@ -53,8 +53,8 @@ class Packets(BaseModel):
     backward_frames: int = Field(description="Frames stamped before the one before of their interface.")
     first_backward: int | None
     unstamped_frames: int = Field(description="Frames without a time, which pcapng allows.")
-    unknown_connection: int = Field(description="Packets of connections beyond the most that are told apart.")
-    dropped_frames: int | None = Field(description="Frames lost, by the capturing program; null: it does not tell.")
+    unknown_connection: int = Field(description="Packets of connections beyond the most that are distinguished.")
+    dropped_frames: int | None = Field(description="Frames lost, by the capturing program; null: it reports none.")
     truncated: str | None = Field(description="Where and how the file ends too early.")
     encrypted: int = Field(0, description="1-RTT packets without a number although there is a key log.")
     one_rtt: int = Field(0, description="1-RTT packets, where there is a key log.")
@@ -103,9 +103,7 @@ class Packets(BaseModel):
                 "shorter snap length"
             )
         if self.unknown_connection:
-            found.append(
-                f"{self.unknown_connection} packets are of more connections than are told apart; capture fewer of them"
-            )
+            found.append(f"{self.unknown_connection} packets are of too many connections; capture fewer of them")
         if self.packets == 0 and not found:
             found.append(
                 f"none of its {self.frames} frames has a UDP datagram or TCP segment; capture another interface"
@@ -190,7 +188,7 @@ def _run(argv: Sequence[str], capture: Path, progress: Progress | None) -> Packe
             process.kill()
             raise
     if process.returncode != 0:
-        raise CaptureError(said or f"{capture}: the reader ended with {process.returncode} and said nothing")
+        raise CaptureError(said or f"{capture}: the reader ended with {process.returncode} and printed nothing")
     try:
         return Packets.model_validate_json(summary)
     except ValidationError:

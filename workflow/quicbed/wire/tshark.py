@@ -132,7 +132,7 @@ def version() -> str:
     """Version of tshark, like ``4.0.17``; :class:`TsharkError` where it does not tell one."""
     said = run(["tshark", "--version"], Path("tshark"), TIMEOUT_S, "install it again")
     if (found := re.match(rb"TShark \(Wireshark\) ([0-9.]+)", said)) is None:
-        raise TsharkError("tshark: does not tell its version; install it again")
+        raise TsharkError("tshark: does not print its version; install it again")
     return found[1].decode()
 
 
