@@ -47,7 +47,9 @@ def testbed() -> Iterator[LocalTestbed]:
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setattr(proof, "examine", lambda *_args, **_options: Proven())
     monkeypatch.setattr(proof, "check", lambda *_args: [])
-    made = fakeproject.make(tmp_path, EXPERIMENT, monkeypatch)
+    # each ends by a limit or is refused, which takes its time on a busy machine
+    patient = EXPERIMENT.replace("timeout_s: 1}", "timeout_s: 20}")
+    made = fakeproject.make(tmp_path, patient, monkeypatch)
     return Project(made.root, {"limits": {"total_memory_mib": 200, "processes": 64, "files": 500, "file_mib": 1}})
 
 

@@ -460,6 +460,8 @@ def test_scripts_of_both_sides_are_told_what_the_contract_says(
     qlog: bool, make: Make, identity: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("QLOGDIR", "/elsewhere")
+    for name in [name for name in os.environ if name.startswith("QUICBED_")]:  # those of the tests themselves
+        monkeypatch.delenv(name)
     other = tmp_path / "other"
     shutil.copytree(FOLDERS / "misbehaving", other)
     parameters = {"MISBEHAVE": "tells", "CONGESTION": "cubic"}

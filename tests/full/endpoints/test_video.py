@@ -56,7 +56,7 @@ def test_a_video_is_played_to_its_end_over_http_3(loopback: Loopback, tmp_path: 
         "QUICBED_TRANSPORT": "quic",
         "QUICBED_PLAYER": str(place / "dash.js"),
     }
-    code, told = server.run("--timeout", "60", programs=place / "bin")
+    code, told = server.run("--timeout", "300", programs=place / "bin")
     (played,) = connections(told)
     assert (code, played["error"], played["alpn"], played["content_ok"]) == (0, None, "h3", True)
     playback = played["playback"]
