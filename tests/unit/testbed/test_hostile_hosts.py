@@ -354,7 +354,7 @@ def test_what_a_host_tells_of_itself_is_of_its_kind(name: str) -> None:
         ):
             _hello(told, "server (a)")
             continue
-        with pytest.raises(TestbedError, match=r"server \(a\): (answers|tells)"):
+        with pytest.raises(TestbedError, match=r"server \(a\): (answers|reports)"):
             _hello(told, "server (a)")
 
 
@@ -515,7 +515,7 @@ def test_what_nobody_has_thought_of_is_an_error_of_the_host(monkeypatch: pytest.
             raise error
 
         monkeypatch.setattr(host, "interface_rows", broken)
-        with pytest.raises(TestbedError, match=r"^server \(one\.example\): tells something") as told:
+        with pytest.raises(TestbedError, match=r"^server \(one\.example\): reports something") as told:
             host.find_interface()
         assert str(told.value).isprintable()
 

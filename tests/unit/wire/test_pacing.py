@@ -159,7 +159,7 @@ def test_captures_of_one_run_are_compared(tmp_path: Path) -> None:
         ({"short_frames": 1, "first_short": 1}, "snap length"),
         ({"dropped_frames": 3}, "lost 3 frames"),
         ({"unstamped_frames": 1}, "no time"),
-        ({"unknown_connection": 1}, "more connections"),
+        ({"unknown_connection": 1}, "too many connections"),
     ],
 )
 def test_a_capture_that_is_not_whole_does_not_count(wrong: dict[str, object], words: str) -> None:
