@@ -59,12 +59,12 @@ def test_a_panel_for_goodput_and_for_the_processor_time_of_each_end(raw: Path) -
     labels = list(drawn.figure.layout.yaxis.ticktext)
     assert labels == ["single", "GSO", "io_uring", "AF_XDP", "NOOP, GSO"]
     rows = {mark.name: mark for mark in drawn.figure.data if mark.showlegend}
-    assert list(rows) == ["AES", "NOOP"]
+    assert list(rows) == ["AES-128", "NOOP"]
     # the mean of both blocks, from the smaller to the larger
-    assert [rows["AES"].x[list(rows["AES"].y).index(labels.index(way))] for way in WAYS] == pytest.approx(
+    assert [rows["AES-128"].x[list(rows["AES-128"].y).index(labels.index(way))] for way in WAYS] == pytest.approx(
         [1.05 * goodput for goodput in WAYS.values()]
     )
-    assert list(rows["AES"].error_x.array) == pytest.approx([0.05 * x / 1.05 for x in rows["AES"].x])
+    assert list(rows["AES-128"].error_x.array) == pytest.approx([0.05 * x / 1.05 for x in rows["AES-128"].x])
     client, server = (
         {
             labels[row]: x
@@ -77,7 +77,7 @@ def test_a_panel_for_goodput_and_for_the_processor_time_of_each_end(raw: Path) -
     assert client["single"] == pytest.approx(4 * client["GSO"])
     assert server == pytest.approx({label: 2 * spent for label, spent in client.items()})
     assert "<br>AF_XDP: copy, native." in notes[-1].text
-    assert "AF_XDP of the client: copy, native" in "".join(rows["AES"].hovertext)
+    assert "AF_XDP of the client: copy, native" in "".join(rows["AES-128"].hovertext)
     assert len(drawn.origins) == 2 * len(WAYS) + 1
 
 

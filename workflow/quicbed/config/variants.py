@@ -179,13 +179,13 @@ class Variant(Model):
     gro: bool | None = Field(None, description="UDP generic receive offload; null: that of `workload`.")
     io: Io | None = Field(
         None,
-        description="How datagrams pass between endpoints and the kernel, in place of `gso` and `gro`: `single`: one a "
-        "call; `mmsg`: many a call, sendmmsg(2) and recvmmsg(2); `gso`: UDP GSO and GRO; `io-uring`: through the rings "
-        "of io_uring(7); `af-xdp`: past the kernel's stack, with link mode `wire`. Of libraries with `supports.io`. "
-        "null: as `gso` and `gro` say.",
+        description="How both endpoints send and receive datagrams; replaces `gso` and `gro`. `single`: one datagram "
+        "per system call; `mmsg`: several, with sendmmsg(2) and recvmmsg(2); `gso`: UDP GSO and GRO; `io-uring`: "
+        "io_uring(7); `af-xdp`: AF_XDP sockets, which bypass the kernel's network stack and need link mode `wire`. "
+        "Needs `supports.io` of the library. null: as `gso` and `gro` say.",
     )
     io_at: Literal["client", "server"] | None = Field(
-        None, description="The end that `io` is of, while the other has `gso`; null: both."
+        None, description="The only endpoint that `io` applies to, while the other one has `gso`; null: both endpoints."
     )
     congestion_control: str | None = Field(
         None, description="Congestion control of both endpoints; null: that of `workload`."

@@ -13,9 +13,8 @@ from quicbed.analysis import comparison
 from quicbed.config.model import Io
 from quicbed.figures import goodput, layout, output
 
-COLOURS: Mapping[str, str] = {"AES": "#0072B2", "ChaCha20": "#E69F00", "NOOP": "#D55E00"}
-"""Of what protects packets."""
-SYMBOLS: Mapping[str, str] = {"AES": "circle", "ChaCha20": "square", "NOOP": "diamond"}
+AEADS = ("aes-128-gcm", "chacha20-poly1305", "noop")
+"""What protects packets, in the order of rows."""
 QUANTITIES: Mapping[str, str] = {
     "": "{library}: Mbit/s",
     "client_cpu_s_per_gib_": "CPU s/GiB, client",
@@ -47,13 +46,13 @@ def by_io(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]
     names = [
         title.format(library=shown_as.get(library, library)) for library in libraries for title in QUANTITIES.values()
     ]
-    figure, places = layout.panels(len(names), below=0.3, beside=0.03, titles=names)
+    figure, places = layout.panels(len(names), below=0.3, beside=0.05, titles=names)
     figure.update_annotations(font_size=10)
     for number, library in enumerate(libraries):
         cells = {cell["label"]: cell for cell in main.filter(pl.col("client_library") == library).to_dicts()}
         own = places[number * len(QUANTITIES) :]
         for quantity, place in zip(QUANTITIES, own, strict=False):
-            for kind in COLOURS:
+            for kind in AEADS:
                 chosen = [cells[label] for label in labels if label in cells and _kind(cells[label]) == kind]
                 _points(figure, chosen, labels, quantity, kind, number == 0 and not quantity, place)
             _missing(figure, [cells.get(label) for label in labels], place)
@@ -96,13 +95,13 @@ def _order(cell: Mapping[str, Any]) -> tuple[int, int, str, str]:
     """Rows by what protects packets, then by way, both ends first."""
     ways = get_args(Io)
     way = ways.index(cell["io"]) if cell["io"] in ways else len(ways)
-    return list(COLOURS).index(_kind(cell)), way, cell["io_at"] or "", cell["label"]
+    return AEADS.index(_kind(cell)), way, cell["io_at"] or "", cell["label"]
 
 
 def _kind(cell: Mapping[str, Any]) -> str:
     if cell["aead"] == "noop":
-        return "NOOP"
-    return "ChaCha20" if cell["cipher"] == "chacha20-poly1305" else "AES"
+        return "noop"
+    return "chacha20-poly1305" if cell["cipher"] == "chacha20-poly1305" else "aes-128-gcm"
 
 
 def _points(
@@ -119,14 +118,15 @@ def _points(
     shown = [cell for cell in shown if cell["mean"] is not None]
     if not shown:
         return
+    _, name, colour, symbol = goodput.AEADS[kind]
     figure.add_scatter(
         x=[cell["mean"] for cell in shown],
         y=[labels.index(cell["label"]) for cell in shown],
         error_x=layout.to_extremes(shown),
         mode="markers",
-        name=kind,
+        name=name,
         legendgroup=kind,
-        marker={"color": COLOURS[kind], "size": 7, "symbol": SYMBOLS[kind]},
+        marker={"color": colour, "size": 7, "symbol": symbol},
         hovertext=[_hover(cell) for cell in shown],
         hoverinfo="text",
         showlegend=in_legend,
