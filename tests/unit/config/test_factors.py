@@ -312,6 +312,7 @@ def test_an_end_that_cannot_tell_is_unproven_with_and_refused_without_aes_instru
         ("msquic", {"io": "gso"}),
         ("tcp-tls", {"io": "single"}),
         ("bare-udp", {"io": "gso"}),
+        ("bare-udp", {"io": "single"}),
     ],
     ids=wording.name,
 )
@@ -628,6 +629,17 @@ def test_both_ends_or_one_are_told_how_datagrams_pass_and_a_proof_does_not_depen
     assert ("io-uring", "server") in table.rows()
 
 
+def test_super_frames_are_an_arm_beside_frames_of_the_mtu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = made(tmp_path, monkeypatch, "io: gso", "io: gso, offloads: default", library="picoquic")
+    testbed = FakeTestbed()
+    run(project, testbed)
+    assert {settings.segmentation for settings in testbed.applied} == {"off", "default"}
+    found = {entry["cell"]["label"]: entry["link"]["mode"] for entry in runs(project)}
+    assert found == {"one": "wire", "two": "throughput"}
+    # packets are the same
+    assert [entry["link"]["mode"] for entry in runs(project, "proofs/*")] == ["wire"]
+
+
 def test_an_end_that_passes_datagrams_otherwise_than_the_cell_says_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -638,7 +650,16 @@ def test_an_end_that_passes_datagrams_otherwise_than_the_cell_says_is_refused(
 
 
 @pytest.mark.parametrize(
-    "wrong", ["io: mmsg, gro: false", "io_at: client", "io: gso, io_at: server", "io: af-xdp, mtu: 3000"]
+    "wrong",
+    [
+        "io: mmsg, gro: false",
+        "io_at: client",
+        "io: gso, io_at: server",
+        "io: af-xdp, mtu: 3000",
+        "io: mmsg, offloads: default",
+        "io: gso, offloads: gso-gro",
+        "io: gso, offloads: default, baseline: two",
+    ],
 )
 def test_what_does_not_go_together_with_a_way_of_datagrams_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, snapshot: SnapshotAssertion

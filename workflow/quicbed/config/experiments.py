@@ -402,7 +402,7 @@ class Experiment(Model):
                 raise ValueError(f"variants: `{variant.label}`: rtt_ms and loss_percent need link.mode `wire`")
             if self.link.mode != "wire" and variant.rate_mbit is not None and variant.rate_mbit < 40:
                 raise ValueError(f"variants: `{variant.label}`: rate_mbit below 40 needs link.mode `wire`")
-            if self.link.mode == "wire" and variant.offloads:
+            if self.link.mode == "wire" and variant.offloads and variant.io is None:
                 raise ValueError(f"variants: `{variant.label}`: offloads need link.mode `throughput`")
             mtu = variant.mtu or self.link.mtu
             if variant.initial_size > mtu - 28:
@@ -560,8 +560,13 @@ class Experiment(Model):
         """Why datagrams cannot pass as a variant says, or None."""
         if variant.io_at is not None and variant.io in (None, "gso"):
             return "io_at needs io, other than `gso`, which both ends have"
-        if variant.io is not None and (variant.gso, variant.gro, variant.offloads) != (None, None, None):
-            return "leave out gso, gro and offloads, which io stands for"
+        if variant.io is not None and (variant.gso, variant.gro) != (None, None):
+            return "leave out gso and gro, which io stands for"
+        if variant.io is not None and variant.offloads is not None:
+            if (variant.io, variant.offloads, self.link.mode) != ("gso", "default", "wire"):
+                return "leave out offloads, which io stands for; only io `gso` in link.mode `wire` may have `default`"
+            if variant.label in {self.baseline, *(one.baseline for one in self.variants)}:
+                return "with super-frames it is the baseline of none: a network card sends none"
         if variant.io == "af-xdp" and (self.link.mode != "wire" or (variant.mtu or self.link.mtu) > MOST_BYPASSING_MTU):
             return f"io af-xdp needs link.mode `wire` and an MTU of at most {MOST_BYPASSING_MTU}: no larger frame fits"
         return None

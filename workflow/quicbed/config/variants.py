@@ -163,7 +163,8 @@ class Variant(Model):
         None,
         description="Offloads of client and server: `off`; `gso-gro`: generic segmentation and receive offload, which "
         "the kernel does itself, only; `default`: all that their interfaces have. With `off`, QUIC endpoints use no "
-        "UDP GSO and GRO either. null: as `link.mode` says.",
+        "UDP GSO and GRO either. null: as `link.mode` says. With link mode `wire` and `io: gso`, `default` is an arm "
+        "with super-frames, in link mode `throughput`.",
     )
     pacing: Pacing | Literal["own"] | None = Field(
         None,

@@ -44,6 +44,7 @@ FRAME_COLOURS = (
     "A frame has the colour of the category of samples taken in it. Callers of a library's functions have none, and "
     "the kernel's entry is kernel."
 )
+PAPERS = "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4"
 SEPARATOR = "\x00"
 """Between the frames of a path."""
 _PACKAGES = re.compile(r"[\w.-]+/")
@@ -216,7 +217,9 @@ def _gain(row: Mapping[str, Any]) -> str:
 # ---- figures ---------------------------------------------------------------------------------------------------------
 
 
-def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str | None = None) -> Drawn:
+def stacked(
+    found: Profiled, titles: Mapping[str, str] | None = None, label: str | None = None, *, source: str = PAPERS
+) -> Drawn:
     """Shares of all categories as stacked bars, client and server side by side; of one variant or of all."""
     titles = titles or {}
     chosen = found.shares if label is None else found.shares.filter(pl.col("label") == label)
@@ -252,8 +255,9 @@ def stacked(found: Profiled, titles: Mapping[str, str] | None = None, label: str
     arrange(figure, 96 if label is not None else 236)
     figure.update_xaxes(range=[0, 100])
     figure.update_yaxes(autorange=False, range=[len(keys) - 0.5, -0.5])  # without the room that markers would get
-    name = "cpu-shares" if label is None else "cpu-shares-by-library"
-    return Drawn(name, figure, found.shares, found.origins, "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4")
+    experiment = found.shares["experiment"][0]
+    name = experiment if label is None else f"{experiment}-by-library"
+    return Drawn(name, figure, found.shares, found.origins, source)
 
 
 def _at(places: Sequence[Any], numbers: Sequence[int]) -> list[Any]:

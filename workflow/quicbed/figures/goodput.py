@@ -592,8 +592,8 @@ def conditions(campaign: pl.DataFrame, *, mtu: bool = True) -> str:
         parts.append(" to ".join(dict.fromkeys(map(size_text, (sizes[0], sizes[-1])))) + " per run")
     if mtu and run["mtu"] and campaign["mtu"].n_unique() == 1:
         parts.append(f"MTU {run['mtu']}")
-    if run["link_mode"]:
-        parts.append(f"{run['link_mode']} mode")
+    if modes := sorted(campaign["link_mode"].drop_nulls().unique()):
+        parts.append(f"{' and '.join(modes)} mode")
     made = campaign["client_march"]
     if levels := sorted(made.drop_nulls().unique()):
         parts.append(f"march {', '.join(levels)}" + (" in part" if made.null_count() else ""))

@@ -13,7 +13,7 @@ from quicbed.analysis import comparison
 from quicbed.config.model import Io
 from quicbed.figures import goodput, layout, output
 
-AEADS = ("aes-128-gcm", "chacha20-poly1305", "noop")
+AEADS = ("aes-128-gcm", "chacha20-poly1305", "noop", "noenc")
 """What protects packets, in the order of rows."""
 QUANTITIES: Mapping[str, str] = {
     "": "{library}: Mbit/s",
@@ -99,8 +99,8 @@ def _order(cell: Mapping[str, Any]) -> tuple[int, int, str, str]:
 
 
 def _kind(cell: Mapping[str, Any]) -> str:
-    if cell["aead"] == "noop":
-        return "noop"
+    if cell["aead"] != "standard":
+        return str(cell["aead"])
     return "chacha20-poly1305" if cell["cipher"] == "chacha20-poly1305" else "aes-128-gcm"
 
 

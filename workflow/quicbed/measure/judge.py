@@ -555,7 +555,8 @@ def _sending(attempt: Attempt, spec: RunSpec, role: Side, options: Mapping[str, 
         wanted |= {"gso": variant.gso != "off", "gso_paced": variant.gso == "paced"}
     if variant.gro is not None:
         wanted["gro"] = variant.gro
-    if (io := io_of(variant, role)) is not None:
+    # bare UDP has no other way
+    if spec.quic and (io := io_of(variant, role)) is not None:
         wanted |= {"gso": io == "gso", "gro": io == "gso"} | ({} if io in ("single", "gso") else {"io": io})
     external = library.external is not None
     if external and spec.quic:

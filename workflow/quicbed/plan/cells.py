@@ -100,13 +100,13 @@ def pacing_reason(title: str, library: Library, variant: Variant, congestion_con
     """Why a library cannot pace as a variant asks, or None if it can."""
     supports = library.supports
     paced = supports.paces is None or congestion_control in supports.paces
-    if library.transport == "udp" and (variant.gso, variant.gro, variant.io) != (None, None, None):
+    if library.transport == "udp" and (variant.gso, variant.gro, variant.io or "gso") != (None, None, "gso"):
         return f"{title} is always with UDP GSO and GRO"
     if variant.gso is not None and library.transport != "quic":
         return f"{title}: the kernel segments what TCP sends"
     if variant.gro is not None and library.transport != "quic":
         return f"{title}: the kernel joins what TCP receives"
-    if variant.io is not None and library.transport != "quic":
+    if variant.io is not None and library.transport == "tcp":
         return f"{title}: the kernel makes the segments of TCP"
     if variant.gso in ("on", "paced") and not supports.gso:
         return f"{title} has no UDP GSO"
@@ -401,8 +401,12 @@ def cell_variant(variant: Variant, transport: str) -> CellVariant:
 
 
 def link_of(cell: Cell, link: Link) -> Link:
-    """The link while a cell runs: that of the experiment, with the cell's MTU and rate."""
-    changed = {name: value for name in ("mtu", "rate_mbit") if (value := getattr(cell.variant, name)) is not None}
+    """The link while a cell runs: that of the experiment, with the cell's MTU, rate and super-frames."""
+    changed: dict[str, Any] = {
+        name: value for name in ("mtu", "rate_mbit") if (value := getattr(cell.variant, name)) is not None
+    }
+    if link.mode == "wire" and cell.variant.offloads is not None:
+        changed["mode"] = "throughput"
     return link.model_copy(update=changed) if changed else link
 
 

@@ -147,6 +147,15 @@ class Highway(sections.Paper):
             prepare=io_figures.io_table,
         )
 
+    def kernel_bypass_shares(self) -> Section:
+        """Shares of processor time by how datagrams pass."""
+        experiment, source = "kernel-bypass-shares", "Dissecting QUIC Implementation Performance, breakdown"
+        found = cpu_shares.profiled(self.table, self.here.raw, self.here.root, experiment)
+        if found.empty:
+            return Section(NotMeasured(experiment))
+        told = findings.shares(found.shares, "packet-io", "Packet I/O", ("single", "GSO", "AF_XDP"), self.titles)
+        return Section(self.save(cpu_figures.stacked(found, self.titles, source=source)), told)
+
     def load(self, experiment: str, needs: str = "") -> Section:
         """Downloads beside competing traffic."""
         return self.section(
