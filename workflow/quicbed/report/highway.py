@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-import polars as pl
-
 from quicbed.analysis import cpu_shares, highway_runs
 from quicbed.analysis.highway_runs import Published
 from quicbed.analysis.pairs import pair_table
@@ -15,7 +13,6 @@ from quicbed.figures import (
     findings,
     goodput,
     highway_figures,
-    io_figures,
     link_figures,
     load_figures,
     pair_figures,
@@ -118,43 +115,6 @@ class Highway(sections.Paper):
             lambda table: findings.contrasts(table, labels, self.titles),
             prepare=link_figures.link_table,
         )
-
-    def reordering(self) -> Section:
-        """Goodput and processor time by reordered packets."""
-        labels = {
-            "1 permille by 830": "1 permille of packets reordered by 830",
-            "10 permille by 830": "10 permille of packets reordered by 830",
-        }
-        return self.section(
-            "reordering",
-            link_figures.reordering,
-            lambda table: findings.contrasts(table.filter(pl.col("flavour") == "stock"), labels, self.titles),
-            prepare=link_figures.reorder_table,
-        )
-
-    def kernel_bypass(self) -> Section:
-        """Goodput and processor time by how datagrams pass between endpoints and the kernel."""
-        labels = {
-            "mmsg": "Many datagrams a call, against one",
-            "GSO": "GSO and GRO, against one datagram a call",
-            "io_uring": "io_uring, against one datagram a call",
-            "AF_XDP": "AF_XDP, against one datagram a call",
-        }
-        return self.section(
-            "kernel-bypass",
-            io_figures.by_io,
-            lambda table: findings.contrasts(table, labels, self.titles),
-            prepare=io_figures.io_table,
-        )
-
-    def kernel_bypass_shares(self) -> Section:
-        """Shares of processor time by how datagrams pass."""
-        experiment, source = "kernel-bypass-shares", "Dissecting QUIC Implementation Performance, breakdown"
-        found = cpu_shares.profiled(self.table, self.here.raw, self.here.root, experiment)
-        if found.empty:
-            return Section(NotMeasured(experiment))
-        told = findings.shares(found.shares, "packet-io", "Packet I/O", ("single", "GSO", "AF_XDP"), self.titles)
-        return Section(self.save(cpu_figures.stacked(found, self.titles, source=source)), told)
 
     def load(self, experiment: str, needs: str = "") -> Section:
         """Downloads beside competing traffic."""

@@ -28,6 +28,7 @@ PAPERS = {
     "quic-on-the-highway": "QUIC on the Highway",
     "quic-steps": "QUIC Steps",
     "workloads": "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads",
+    "dissecting-quic": "Dissecting QUIC Implementation Performance",
     "quic-benchmark": "quic-benchmark",
 }
 """Title of the paper by the name of its notebook."""
