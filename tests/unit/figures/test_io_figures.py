@@ -81,6 +81,21 @@ def test_a_panel_for_goodput_and_for_the_processor_time_of_each_end(raw: Path) -
     assert len(drawn.origins) == 2 * len(WAYS) + 1
 
 
+def test_bare_udp_has_panels_of_its_own_and_every_aead_is_once_in_the_legend(raw: Path) -> None:
+    for label, aead in (("GSO", "standard"), ("NOENC, GSO", "noenc")):
+        bare = made(label, 1000, "gso")
+        bare["cell"] |= {"id": f"bare {label}", "slug": f"bare {label}"}
+        bare["variant"] |= {"aead": aead}
+        bare |= {end: bare[end] | {"library": "bare-udp"} for end in ("client", "server")}
+        fakeruns.write_run(raw, bare)
+    campaign, table = figures.experiment_table(runs.table(raw), "kernel-bypass")
+    figure = io_figures.by_io(campaign, io_figures.io_table(campaign, table), {"bare-udp": "Bare UDP"}).figure
+    titles = [note.text for note in figure.layout.annotations if note.text.startswith("<b>")]
+    assert (len(titles), titles[0]) == (6, "<b>Bare UDP: Mbit/s</b>")
+    assert sorted(mark.name for mark in figure.data if mark.showlegend) == ["AES-128", "NOENC", "NOOP"]
+    assert list(figure.layout.yaxis.ticktext)[-1] == "NOENC, GSO"
+
+
 def test_a_way_that_a_kernel_does_not_have_says_so_in_its_row(raw: Path) -> None:
     campaign, table = figures.experiment_table(runs.table(raw), "kernel-bypass")
     figure = io_figures.by_io(campaign, io_figures.io_table(campaign, table)).figure

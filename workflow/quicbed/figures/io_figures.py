@@ -54,7 +54,7 @@ def by_io(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]
         for quantity, place in zip(QUANTITIES, own, strict=False):
             for kind in AEADS:
                 chosen = [cells[label] for label in labels if label in cells and _kind(cells[label]) == kind]
-                _points(figure, chosen, labels, quantity, kind, number == 0 and not quantity, place)
+                _points(figure, chosen, labels, quantity, kind, place)
             _missing(figure, [cells.get(label) for label in labels], place)
             figure.update_yaxes(
                 tickvals=list(range(len(labels))),
@@ -110,7 +110,6 @@ def _points(
     labels: Sequence[str],
     quantity: str,
     kind: str,
-    in_legend: bool,
     place: Mapping[str, int],
 ) -> None:
     own = {end: f"{quantity}{end}" for end in ("mean", "min", "max")}
@@ -129,7 +128,7 @@ def _points(
         marker={"color": colour, "size": 7, "symbol": symbol},
         hovertext=[_hover(cell) for cell in shown],
         hoverinfo="text",
-        showlegend=in_legend,
+        showlegend=kind not in {mark.legendgroup for mark in figure.data},
         **place,
     )
 
