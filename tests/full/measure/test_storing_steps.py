@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import polars as pl
 import pytest
 
 import fakeproject
+import killed
 from failingsteps import ENOUGH, KilledError, Steps
 from quicbed.base.untrusted import read
 from quicbed.config.model import Project
@@ -30,6 +35,15 @@ aa: false
 scales:
   tiny: {bytes: 1000, blocks: 1, timeout_s: 1}
 """
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_running(tmp_path: Path) -> Iterator[None]:
+    """A driver that is killed by an exception ends nothing."""
+    yield
+    for pid in killed.processes(f"{tmp_path}/"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("kills", [False, True])

@@ -29,8 +29,9 @@ from quicbed.testbed import uml
 from quicbed.testbed.delay import UML
 
 PATIENCE_S = 120
-DISK_BYTES = 64 << 20
 CUTS_OF_A_DISK = 10
+# more than a fast machine stores between two fresh ones; the image has holes
+DISK_BYTES = 512 << 20
 # Debian has them where not every user looks
 PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 INIT = """#!/bin/sh
