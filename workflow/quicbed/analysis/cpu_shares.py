@@ -19,6 +19,7 @@ from quicbed.store import runs, symbols, walk
 from quicbed.store.stacks import FOLDED_SUFFIX, PerfError, Stacks, folded_name, read_folded
 
 EXPERIMENT = "cpu-shares"
+BYPASS = "kernel-bypass-shares"
 
 
 ROLES = ("client", "server")

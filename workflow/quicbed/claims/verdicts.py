@@ -119,8 +119,10 @@ def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: det
     if table is None:
         table, beside = details.everything(raw)
     beside = beside or details.read(raw)
-    profiled = cpu_shares.profiled(table, raw, root)
-    return Tables(table, beside.handshakes, beside.primitives, profiled.blocks, floors=beside.floors)
+    profiled = [
+        cpu_shares.profiled(table, raw, root, name).blocks for name in (cpu_shares.EXPERIMENT, cpu_shares.BYPASS)
+    ]
+    return Tables(table, beside.handshakes, beside.primitives, pl.concat(profiled), floors=beside.floors)
 
 
 def of_runs(table: pl.DataFrame) -> Tables:

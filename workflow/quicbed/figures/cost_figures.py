@@ -203,9 +203,9 @@ PAIRS: Mapping[str, Twin] = {
     ),
     "floor": Twin(
         "floor",
-        "How far each library is from the floor",
+        "How far each library is from the floor: processor time per byte",
         "beyond the papers, processor time in pairs",
-        "Processor time per byte, as a multiple of TCP+TLS",
+        "multiple of TCP+TLS",
         {"AES-128-GCM": "AES-128-GCM", "NOOP": "NOOP", "NOENC": "no packet protection"},
         kinds=BY_END,
         row_px=40,

@@ -76,7 +76,7 @@ def by_io(campaign: pl.DataFrame, table: pl.DataFrame, titles: Mapping[str, str]
     )
     layout.finish(
         figure,
-        "Goodput and processor time by how datagrams pass",
+        "Kernel bypass: goodput and processor time",
         goodput.conditions(campaign),
         caption,
         [campaign],

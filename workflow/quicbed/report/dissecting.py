@@ -51,7 +51,7 @@ class Dissecting(sections.Paper):
 
     def kernel_bypass_shares(self) -> Section:
         """Shares of processor time by how datagrams pass."""
-        experiment, source = "kernel-bypass-shares", "Dissecting QUIC Implementation Performance, breakdown"
+        experiment, source = cpu_shares.BYPASS, "Dissecting QUIC Implementation Performance, breakdown"
         found = cpu_shares.profiled(self.table, self.here.raw, self.here.root, experiment)
         if found.empty:
             return Section(NotMeasured(experiment))
