@@ -44,8 +44,6 @@ thorough = QUICBED_LAYER=full QUICBED_KILLS=$${QUICBED_KILLS:-40} QUICBED_INPUTS
 layer = $(if $(filter full,$(LAYER)),$(thorough))
 pytest = $(layer) .venv/bin/python -m pytest
 in-parallel = -n $(CORES) --durations-min=2
-# tests of testbeds wait most of their time, for each other too
-in-parallel-waiting = -n $$(($(CORES) + 1)) --durations-min=2
 
 .PHONY: help all figures archive test test-builds test-units check bench docs lab setup locks clean
 
@@ -76,7 +74,7 @@ ifneq ($(strip $(TESTS)),)
 	@$(pytest) $(TESTS)
 else
 	@failed=; $(MAKE) --no-print-directory --jobs=2 test-units test-builds || failed=1; \
-	$(pytest) $(in-parallel-waiting) --dist loadgroup --no-loadscope-reorder --durations=20 \
+	$(pytest) $(in-parallel) --dist loadgroup --no-loadscope-reorder --durations=20 \
 		$(if $(layer),tests/full) tests/workflow tests/built || failed=1; test -z "$$failed"
 endif
 
