@@ -16,6 +16,7 @@ import pytest
 import fakeruns
 from quicbed.analysis import cpu_shares, published
 from quicbed.base import statistics
+from quicbed.claims import verdicts
 from quicbed.figures import cpu_figures, handshake_tables, layout, output
 from quicbed.store import runs, symbols
 from quicbed.store.stacks import folded_name, write_folded
@@ -63,12 +64,15 @@ class Campaign:
         symbols.symbol_map.cache_clear()
 
     def measure(
-        self, change: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda run: run, **options: Any
+        self,
+        change: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda run: run,
+        experiment: str = cpu_shares.EXPERIMENT,
+        **options: Any,
     ) -> list[Path]:
         """Write its runs, each as `change` returns it, and what perf saw of those that succeeded; their directories."""
         options = {"blocks": 5, "incidents": False, "libraries": ("quiche", "quinn")} | options
         directories = []
-        for run in fakeruns.campaign(cpu_shares.EXPERIMENT, **options):
+        for run in fakeruns.campaign(experiment, **options):
             changed = change(run)
             if changed is None:
                 continue
@@ -439,6 +443,26 @@ def test_bars_of_one_variant_are_named_by_library_alone(campaign: Campaign) -> N
     assert drawn.name == "cpu-shares-by-library"
     assert list(drawn.figure.data[0].y) == ["Quiche", "quinn"]
     assert AES in drawn.figure.layout.title.text
+
+
+def test_bars_stand_in_the_order_that_is_asked_for(campaign: Campaign) -> None:
+    campaign.measure(libraries=("quiche",))
+    found = campaign.shares()
+    for labels, told in (((), [AES, NOOP]), ((NOOP,), [NOOP, AES]), (("absent", NOOP, AES), [NOOP, AES])):
+        assert list(cpu_figures.stacked(found, labels=labels).figure.data[0].y[1]) == told
+
+
+def test_claims_read_shares_of_ways_of_datagrams_too(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(
+        fakeruns.EXPERIMENTS, cpu_shares.BYPASS, [("single", fakeruns.AES128 | {"io": "single"}, None, "main", 1.0)]
+    )
+    campaign.measure()
+    campaign.measure(experiment=cpu_shares.BYPASS, libraries=("quiche",))
+    read = verdicts.tables(campaign.raw, campaign.root).shares
+    own = cpu_shares.profiled(runs.table(campaign.raw), campaign.raw, campaign.root, cpu_shares.BYPASS).blocks
+    assert len(own) == 5 * len(cpu_shares.ROLES) * len(symbols.CATEGORIES)
+    assert set(own["cell"]) < set(read["cell"])
+    assert len(read) == len(own) + len(campaign.shares().blocks)
 
 
 def test_bars_say_what_is_missing(campaign: Campaign) -> None:

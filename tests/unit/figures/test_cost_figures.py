@@ -102,6 +102,12 @@ def test_a_library_that_lacks_a_contrast_says_why(tmp_path: Path) -> None:
     told = [(one.text, one.hovertext) for one in draw(campaign, table).figure.layout.annotations if one.hovertext]
     assert told == [("unsupported", "quinn has no NOOP AEAD")]
     single = pl.when(pl.col("label") == "AES-256-GCM").then(None).otherwise("cpu_ratio_low").alias("cpu_ratio_low")
+    beside = pl.when(pl.col("label") == "NOOP").then(pl.lit("quinn")).alias("baseline_library")
+    own = table.with_columns(beside, baseline_label=pl.col("label")).filter(
+        (pl.col("label") != "NOOP") | (pl.col("client_library") != "quinn")
+    )
+    told = [(one.text, one.hovertext) for one in draw(campaign, own).figure.layout.annotations if one.hovertext]
+    assert told == [("baseline", "ratios are to this one")]
     two = table.with_columns(single).filter(~((pl.col("label") == "NOOP") & (pl.col("client_library") == "quinn")))
     shown = draw(campaign, two.vstack(table.filter(pl.col("label") == "AES-256-GCM").head(1))).figure
     assert sorted(one.text for one in shown.layout.annotations if one.hovertext) == ["no interval"] * 2 + [

@@ -72,6 +72,8 @@ def test_errors_shares_and_pairs_have_their_ranges(snapshot: SnapshotAssertion) 
     (told,) = sentences(findings.shares(pl.DataFrame(both), "packet-io", "I/O", ["new", "absent"], TITLES))
     assert told.startswith("I/O of servers with new: 20.0 % of the samples with A (95 % interval 10.0 to 30.0 %)")
     assert told.endswith("the middle one of 2; from 20.0 % (A) to 25.0 % (B).")
+    (told,) = sentences(findings.shares(pl.DataFrame(both[:1]), "packet-io", "I/O", ["new"], TITLES))
+    assert told == "I/O of the server with new: 20.0 % of the samples with A (95 % interval 10.0 to 30.0 %)."
 
     pairs = [
         cell("a", None, mean=1000.0, mean_low=900.0, mean_high=1100.0, failed=1, runs=4, cell="1"),

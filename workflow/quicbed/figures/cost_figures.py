@@ -270,9 +270,12 @@ def both_ways(
         cells = {row["client_library"]: row for row in compared.filter(pl.col("label") == label).to_dicts()}
         _panel(drawing, [cells.get(library) for library in libraries], place, twin, label)
         every = {row["client_library"]: row for row in _of_libraries(table).filter(pl.col("label") == label).to_dicts()}
+        beside = {row.get("baseline_library") for row in every.values() if row["baseline_label"] == label}
         for number, library in enumerate(libraries):
             if library not in cells:
-                _absent(drawing, number, every.get(library), place)
+                alone = library in beside and library not in every
+                told = ("baseline", "ratios are to this one") if alone else _absence(every.get(library))
+                _absent(drawing, number, told, place)
         ticks = TICKS // columns
         named = [_name(floors[library], names, twin) for library in libraries]
         _axes(drawing, named, twin, ticks, place)
@@ -395,9 +398,14 @@ def _panel(
         )
 
 
-def _absent(drawing: go.Figure, row: int, cell: Mapping[str, Any] | None, place: Mapping[str, int]) -> None:
+def _absence(cell: Mapping[str, Any] | None) -> tuple[str, str]:
+    """What is said in place of an interval, and why there is none."""
+    return ("no interval", "too few blocks") if cell and cell["n"] else layout.absent(cell)
+
+
+def _absent(drawing: go.Figure, row: int, told: tuple[str, str], place: Mapping[str, int]) -> None:
     """Say in place why a library has no interval."""
-    text, reason = ("no interval", "too few blocks") if cell and cell["n"] else layout.absent(cell)
+    text, reason = told
     drawing.add_annotation(
         x=0,
         xref="x domain",

@@ -38,13 +38,14 @@ UNCATEGORISED_LIMIT = 0.1
 CAPTION_PX, CAPTION_CHARACTERS = 13, 135
 """Height and length of a line of a caption."""
 EDGE_PX = 14
+PAPERS = "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4"
+"""With shares of processor time by library."""
 FRAME_PX = 13
 """Height of a frame of a flame graph."""
 FRAME_COLOURS = (
     "A frame has the colour of the category of samples taken in it. Callers of a library's functions have none, and "
     "the kernel's entry is kernel."
 )
-PAPERS = "A Quantum of QUIC, Table I; QUIC on the Highway, Fig. 4"
 SEPARATOR = "\x00"
 """Between the frames of a path."""
 _PACKAGES = re.compile(r"[\w.-]+/")
@@ -218,13 +219,21 @@ def _gain(row: Mapping[str, Any]) -> str:
 
 
 def stacked(
-    found: Profiled, titles: Mapping[str, str] | None = None, label: str | None = None, *, source: str = PAPERS
+    found: Profiled,
+    titles: Mapping[str, str] | None = None,
+    label: str | None = None,
+    *,
+    labels: Sequence[str] = (),
+    source: str = PAPERS,
 ) -> Drawn:
-    """Shares of all categories as stacked bars, client and server side by side; of one variant or of all."""
+    """Shares of all categories as stacked bars, client and server side by side; of one variant or of all.
+
+    Bars of a library stand in the order of *labels*, others below as in the paper.
+    """
     titles = titles or {}
     chosen = found.shares if label is None else found.shares.filter(pl.col("label") == label)
     shares = chosen.filter(pl.col("share").is_not_null())
-    order = {name: position for position, name in enumerate(ordered_labels(shares))}
+    order = {name: place for place, name in enumerate(dict.fromkeys([*labels, *ordered_labels(shares)]))}
     keys = sorted(
         shares.select(*PAIR, "label").unique().rows(),
         key=lambda key: (comparison.pair_title(key[:2], titles).lower(), order[key[2]]),

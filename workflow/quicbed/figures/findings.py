@@ -224,12 +224,13 @@ def shares(
             {**row, "name": titles.get(row["library"], row["library"])}
             for row in (rows[(len(rows) - 1) // 2], rows[0], rows[-1])
         )
+        whose = "servers" if len(rows) > 1 else "the server"
         others = (
             f", the middle one of {len(rows)}; from {100 * first['share']:.1f} % ({first['name']}) to "
             f"{100 * last['share']:.1f} % ({last['name']})"
         )
         told.append(
-            f"{what} of servers with {label}: {100 * middle['share']:.1f} % of the "
+            f"{what} of {whose} with {label}: {100 * middle['share']:.1f} % of the "
             f"samples with {middle['name']} (95 % interval {100 * middle['low']:.1f} to {100 * middle['high']:.1f} %)"
             f"{others if len(rows) > 1 else ''}."
         )

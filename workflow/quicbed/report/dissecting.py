@@ -56,4 +56,5 @@ class Dissecting(sections.Paper):
         if found.empty:
             return Section(NotMeasured(experiment))
         told = findings.shares(found.shares, "packet-io", "Packet I/O", ("single", "GSO", "AF_XDP"), self.titles)
-        return Section(self.save(cpu_figures.stacked(found, self.titles, source=source)), told)
+        labels = [variant.label for variant in self.experiments[experiment].variants]
+        return Section(self.save(cpu_figures.stacked(found, self.titles, labels=labels, source=source)), told)
