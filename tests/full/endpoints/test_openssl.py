@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import filecmp
+import itertools
 import json
 import os
 import re
@@ -91,11 +92,15 @@ def test_a_server_with_retry_sends_one_to_every_connection(serve: Serve) -> None
 @pytest.fixture(scope="session")
 def other_client(build: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A client that does what that of the endpoint does not."""
+    return compiled("openssl_quic_client.c", tmp_path_factory.mktemp("program") / "client")
+
+
+def compiled(source: str, program: Path) -> Path:
+    """A program with the OpenSSL of the builds."""
     openssl = components.directory(PROJECT, "openssl")
-    program = tmp_path_factory.mktemp("program") / "client"
     argv = ["gcc", "-Wall", "-Werror", f"-I{openssl / 'include'}", "-o", str(program)]
     libraries = [str(openssl / "lib" / name) for name in ("libssl.a", "libcrypto.a")]
-    subprocess.run([*argv, str(NATIVE / "openssl_quic_client.c"), *libraries], check=True)
+    subprocess.run([*argv, str(NATIVE / source), *libraries], check=True)
     return program
 
 
@@ -263,6 +268,23 @@ def test_the_noop_flavour_is_the_stock_build_and_the_provider(noop: Path) -> Non
     assert reused <= own
     for path in reused - {Path("build.json"), Path(build_store.MANIFEST)}:
         assert filecmp.cmp(noop / path, stock / path, shallow=False), path
+
+
+def test_only_what_a_switch_changes_passes_through_the_provider(noop: Path, tmp_path: Path) -> None:
+    program = compiled("openssl_probe.c", tmp_path / "probe")
+    files = {"OPENSSL_CONF": str(noop / "etc" / "openssl-noop.cnf"), "OPENSSL_MODULES": str(noop / "lib")}
+    aeads = ("AES-128-GCM", "AES-256-GCM", "ChaCha20-Poly1305")
+    masks = ("AES-128-ECB", "AES-256-ECB", "AES-128-CTR", "AES-256-CTR", "ChaCha20")
+    for aead, protection in itertools.product(("standard", "noop"), ("on", "off")):
+        switches = {"QUICBED_AEAD": aead, "QUICBED_HEADER_PROTECTION": protection}
+        seen = {}
+        for cipher in (*aeads, *masks):
+            done = subprocess.run([str(program), cipher, "16"], env=files | switches, capture_output=True, check=True)
+            seen[cipher] = dict(line.split("=", 1) for line in done.stdout.decode().splitlines())
+        ours = {cipher for cipher, told in seen.items() if told["provider"] == "quicbed-noop"}
+        assert ours == {*(aeads if aead == "noop" else ()), *(masks if protection == "off" else ())}
+        # zero bytes as the key, which no connection has derived
+        assert "00" * 16 not in {told["ciphertext"] for told in seen.values()}
 
 
 def test_noop_holds_for_more_connections_than_the_provider_remembers(serve: Serve) -> None:

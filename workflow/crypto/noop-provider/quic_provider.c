@@ -3,8 +3,8 @@
  *
  * Such a program, nginx or one on OpenSSL's own QUIC, protects Initial packets, TLS records and other packets with the
  * same ciphers. They differ in their keys only, so this provider follows the keys. It takes over HKDF (RFC 5869), its
- * form TLS13-KDF (HKDF-Expand-Label of RFC 8446, section 7.1) and the ciphers; all are computed by a libcrypto of its
- * own, linked into it, but
+ * form TLS13-KDF (HKDF-Expand-Label of RFC 8446, section 7.1) and the ciphers that a switch changes; all are computed
+ * by a libcrypto of its own, linked into it, but
  *
  *   - a secret extracted with the salt of Initial packets (RFC 9001, section 5.2), and what is expanded from it, is known
  *     to be of Initial packets, which stay as they are, and so does the tag of Retry packets, whose key is fixed;
@@ -501,17 +501,35 @@ CIPHER_FUNCTIONS(aes_256_ctr, "AES-256-CTR", false);
 CIPHER_FUNCTIONS(chacha20, "ChaCha20", false);
 
 /* Names and object identifiers as the default provider gives them, so that both mean the same algorithm. */
-static const OSSL_ALGORITHM ciphers[] = {
+static const OSSL_ALGORITHM aeads[] = {
     {"AES-128-GCM:id-aes128-GCM:2.16.840.1.101.3.4.1.6", PROPERTIES, aes_128_gcm_functions, "QUIC not protected"},
     {"AES-256-GCM:id-aes256-GCM:2.16.840.1.101.3.4.1.46", PROPERTIES, aes_256_gcm_functions, "QUIC not protected"},
     {"ChaCha20-Poly1305", PROPERTIES, chacha20_poly1305_functions, "QUIC not protected"},
+};
+
+static const OSSL_ALGORITHM masks[] = {
     {"AES-128-ECB:2.16.840.1.101.3.4.1.1", PROPERTIES, aes_128_ecb_functions, "QUIC not protected"},
     {"AES-256-ECB:2.16.840.1.101.3.4.1.41", PROPERTIES, aes_256_ecb_functions, "QUIC not protected"},
     {"AES-128-CTR", PROPERTIES, aes_128_ctr_functions, "QUIC not protected"},
     {"AES-256-CTR", PROPERTIES, aes_256_ctr_functions, "QUIC not protected"},
     {"ChaCha20", PROPERTIES, chacha20_functions, "QUIC not protected"},
-    {NULL, NULL, NULL, NULL},
 };
+
+enum { AEADS = sizeof(aeads) / sizeof(aeads[0]), MASKS = sizeof(masks) / sizeof(masks[0]) };
+
+/* Those that a switch changes, ended by an empty entry; with a layer of calls more, the others would cost more. */
+static OSSL_ALGORITHM ciphers[AEADS + MASKS + 1];
+
+static void choose_ciphers(void)
+{
+    size_t count = 0;
+
+    memset(ciphers, 0, sizeof(ciphers));
+    for (size_t i = 0; noop && i < AEADS; i++)
+        ciphers[count++] = aeads[i];
+    for (size_t i = 0; no_mask && i < MASKS; i++)
+        ciphers[count++] = masks[i];
+}
 
 static const OSSL_ALGORITHM kdfs[] = {
     {"HKDF", PROPERTIES, hkdf_functions, "remembers QUIC keys"},
@@ -606,6 +624,7 @@ __attribute__((visibility("default"))) int OSSL_provider_init(const OSSL_CORE_HA
     real = OSSL_LIB_CTX_new();
     if (real == NULL)
         return 0;
+    choose_ciphers();
     *provider_context = &context;
     *out = provider_functions;
     return 1;
