@@ -24,11 +24,10 @@ from quicbed.config.model import (
 )
 from quicbed.config.pages import PageError
 from quicbed.config.videos import VideoError
-from quicbed.plan import browser, fleet, march
+from quicbed.plan import browser, factors, fleet, march
 from quicbed.plan.arms import BESIDE, CAPTURED, LEFT_OUT, PRIMITIVES
 from quicbed.plan.built import Build
 from quicbed.plan.factors import algorithm_reason as algorithm_reason  # for a recipe, whose text its builds depend on
-from quicbed.plan.factors import flavour_of, open_loop_reason, unsupported_reason
 from quicbed.plan.host import host_of
 from quicbed.plan.variant import CellVariant
 
@@ -45,7 +44,7 @@ def build_of(project: Project, name: str, variant: Variant, role: Side) -> str:
     compiled = march.unsupported_reason(library) is None
     level = variant.march or (settings.march if compiled else None)
     host = role if compiled and settings.where == "hosts" else None
-    return march.named(flavour_of(variant, library), level, host)
+    return march.named(factors.flavour_of(variant, library), level, host)
 
 
 def paired_reason(library: Library) -> str | None:
@@ -414,11 +413,11 @@ def _cell(
     project, experiment, scale = planned.project, planned.experiment, planned.scale
     connections = scale.connections_of(variant)
     sides: list[Endpoint] = []
-    reason = open_loop_reason(project.libraries[pair.client], variant)
+    reason = factors.open_loop_reason(project.libraries[pair.client], variant)
     problem: str | None = None
     for role, name in _sides(pair):
         library = project.libraries[name]
-        reason = reason or unsupported_reason(library, variant, experiment.workload.congestion_control)
+        reason = reason or factors.unsupported_reason(library, variant, experiment.workload.congestion_control)
         if connections > 1 and experiment.workload.kind == "bulk" and library.external is not None:
             reason = reason or f"{library.title}: an external endpoint makes one download a run"
         if experiment.paired:
@@ -545,14 +544,14 @@ def builds_needed(project: Project, names: list[str]) -> list[tuple[str, str]]:
         experiment = project.experiments[name]
         for pair, variants in _built(experiment):
             for variant in variants:
-                if open_loop_reason(project.libraries[pair.client], variant) is not None:
+                if factors.open_loop_reason(project.libraries[pair.client], variant) is not None:
                     continue
                 for role, library in _sides(pair):
                     described = project.libraries[library]
                     if described.external is not None and described.external.problem is not None:
                         needed.add((library, "stock"))  # which is not made, and says why
                         continue
-                    reason = unsupported_reason(described, variant, experiment.workload.congestion_control)
+                    reason = factors.unsupported_reason(described, variant, experiment.workload.congestion_control)
                     if reason is None:
                         needed.add((library, build_of(project, library, variant, role)))
                         if experiment.primitives:  # which are timed on the client's host
