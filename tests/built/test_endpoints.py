@@ -26,7 +26,7 @@ from quicbed.measure import certificates
 from quicbed.measure.certificates import Tools
 from quicbed.measure.judge import SUITES
 from quicbed.measure.program import RELEASE_TIMES
-from quicbed.plan.cells import algorithm_reason, unsupported_reason
+from quicbed.plan.factors import algorithm_reason, unsupported_reason
 from quicbed.store import symbols
 from quicbed.wire import releases
 from relayed import Relay
@@ -284,7 +284,7 @@ def test_a_download_is_paced_as_the_server_tells(
 ) -> None:
     described = PROJECT.libraries[library]
     asked = Variant(label="x", cipher="aes-128-gcm", pacing=pacing, congestion_control=congestion_control)
-    if unsupported_reason(library, described, asked, "any") is not None:
+    if unsupported_reason(described, asked, "any") is not None:
         pytest.skip(f"{library} cannot")
     options = {"pacing": pacing, "congestion_control": congestion_control}
     running = bench.serve(library, **options)

@@ -16,7 +16,8 @@ from clone import ROOT
 from quicbed.builds import kit, making
 from quicbed.config.model import Project, Variant
 from quicbed.plan import march
-from quicbed.plan.cells import build_of, open_loop_reason, unsupported_reason
+from quicbed.plan.cells import build_of
+from quicbed.plan.factors import open_loop_reason, unsupported_reason
 
 FULL = os.environ.get("QUICBED_LAYER") == "full"
 HUBS = ("quinn", "quiche")
@@ -68,7 +69,7 @@ def variant_keys() -> dict[Build, set[str]]:
         for pair in experiment.pairs():
             client, server = (project().libraries[name] for name in (pair.client, pair.server))
             for variant in experiment.variants:
-                reasons = [unsupported_reason(one.title, one, variant, control) for one in (client, server)]
+                reasons = [unsupported_reason(one, variant, control) for one in (client, server)]
                 if any(reasons) or open_loop_reason(client, variant):
                     continue
                 keys = {

@@ -20,7 +20,7 @@ from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import certificates
 from quicbed.measure.judge import SUITES
-from quicbed.plan.cells import algorithm_reason
+from quicbed.plan.factors import algorithm_reason
 
 PROJECT = Project(ROOT).without_folders()
 TABLE = PROJECT.algorithms

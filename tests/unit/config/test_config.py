@@ -16,7 +16,8 @@ from quicbed.analysis import published
 from quicbed.cli.generate import library_page
 from quicbed.config.model import MOST_LEVELS, ConfigError, Project, read_yaml
 from quicbed.plan.built import Build
-from quicbed.plan.cells import builds_needed, campaign_of, cells_of, noenc_reason
+from quicbed.plan.cells import builds_needed, campaign_of, cells_of
+from quicbed.plan.factors import noenc_reason
 
 EXTERNAL = "external: {path: endpoint}\n"
 SUPPORTS = {"ciphers": ["aes-128-gcm"], "groups": ["x25519"], "congestion_controls": ["cubic"]}

@@ -24,7 +24,8 @@ from quicbed.config.model import ConfigError, Library, Link, Project, Variant
 from quicbed.measure import captures, certificates, floor, workflow_estimate
 from quicbed.measure.attempt import Attempt, MeasureError
 from quicbed.measure.examine import Examiner
-from quicbed.plan.cells import cells_of, flavour_of, unsupported_reason
+from quicbed.plan.cells import cells_of
+from quicbed.plan.factors import flavour_of, unsupported_reason
 from quicbed.plan.spec import RunSpec, proof_spec
 from quicbed.store import details
 from quicbed.store.runs import table as table_of
@@ -320,7 +321,7 @@ def test_what_a_library_cannot_do_has_a_reason(
     library: str, factors: dict[str, object], snapshot: SnapshotAssertion
 ) -> None:
     described: Library = Project(ROOT).libraries[library]
-    assert unsupported_reason(described.title, described, variant(**factors), "any") == snapshot
+    assert unsupported_reason(described, variant(**factors), "any") == snapshot
 
 
 def test_without_packet_protection_there_is_no_need_of_another_build() -> None:
@@ -335,7 +336,7 @@ def test_variants_that_vary_the_mtu_are_all_measured_on_the_build_for_larger_one
         assert flavour_of(variant(**factors), libraries["quinn"]) == ("noop" if "aead" in factors else "stock")
     assert flavour_of(variant(), libraries["msquic"]) == "stock"
     named = variant(mtu=3000, flavour="stock")
-    reason = unsupported_reason("MsQuic", libraries["msquic"], named, "any")
+    reason = unsupported_reason(libraries["msquic"], named, "any")
     assert reason is not None
     assert "CXPLAT_MAX_MTU" in reason
 

@@ -21,7 +21,8 @@ from quicbed.config.model import ConfigError, Project, parse_model
 from quicbed.config.model import Testbed as Settings
 from quicbed.plan import march
 from quicbed.plan.built import Build, InstructionSet
-from quicbed.plan.cells import build_of, builds_needed, cells_of, unsupported_reason
+from quicbed.plan.cells import build_of, builds_needed, cells_of
+from quicbed.plan.factors import unsupported_reason
 from quicbed.store import runs as tables
 from quicbed.testbed.deploy import march_problem
 from quicbed.wire import proof
@@ -254,7 +255,7 @@ def test_what_is_not_compiled_here_says_so() -> None:
     library = PROJECT.libraries["aioquic"]
     variant = PROJECT.experiments["hardware"].variants[1]
     reason = "aioquic: is Python, and its packages come compiled for every processor"
-    assert unsupported_reason("aioquic", library, variant, "any") == reason
+    assert unsupported_reason(library, variant, "any") == reason
     compiled = [one for one in PROJECT.libraries.values() if march.unsupported_reason(one) is None]
     assert not any(one.recipe in ("python", "external") for one in compiled)
     assert len(compiled) > 8

@@ -24,7 +24,7 @@ from quicbed.measure.event_logs import Logs
 from quicbed.measure.examine import Examiner
 from quicbed.measure.program import Program
 from quicbed.plan import browser as plan_browser
-from quicbed.plan import cells, spec
+from quicbed.plan import cells, factors, spec
 from quicbed.plan.cells import campaign_of
 from quicbed.store import record
 from quicbed.store.paths import CAPTURE, KEYS
@@ -73,7 +73,7 @@ def test_a_proof_is_of_a_download_without_what_the_link_does() -> None:
 
 def test_a_library_that_loads_no_pages_is_unsupported() -> None:
     variant = WEB.variants[0].model_copy(update={"flavour": "stock"})
-    told = cells.unsupported_reason("quinn", PROJECT.libraries["quinn"], variant, "cubic")
+    told = factors.unsupported_reason(PROJECT.libraries["quinn"], variant, "cubic")
     assert told == "quinn: its endpoints load no pages"
 
 
@@ -171,7 +171,7 @@ def test_a_browser_proves_a_cell_with_the_page_itself() -> None:
 )
 def test_what_a_browser_cannot_do_is_unsupported(changes: dict[str, Any], told: str | None) -> None:
     variant = PROJECT.experiments["web-browser"].variants[0].model_copy(update=changes)
-    assert cells.unsupported_reason("nginx", PROJECT.libraries["nginx-h3"], variant, "cubic") == told
+    assert factors.unsupported_reason(PROJECT.libraries["nginx-h3"], variant, "cubic") == told
 
 
 VISITS: dict[str, dict[str, Any]] = {
@@ -263,7 +263,7 @@ def test_what_visits_each_transport_has(label: str, library: str, told: str | No
 
 def test_tls_1_2_has_no_early_data() -> None:
     variant = WEB.variants[0].model_copy(update={"visit": "early-data", "tls_version": "TLSv1.2"})
-    told = cells.visit_reason("TCP+TLS", PROJECT.libraries["tcp-tls"], variant)
+    told = factors.unsupported_reason(PROJECT.libraries["tcp-tls"], variant, "cubic")
     assert told == "TLS 1.2 has no early data (RFC 8446, 1.2)"
 
 
@@ -391,10 +391,10 @@ def test_what_keeps_connections(label: str, library: str, told: str | None) -> N
 def test_a_browser_and_what_loads_no_pages_keep_no_connection() -> None:
     variant = REUSE.variants[3].model_copy(update={"loaded_by": "chromium"})
     assert variant.visit == "kept"
-    told = cells.unsupported_reason("nginx", PROJECT.libraries["nginx-h3"], variant, "cubic")
+    told = factors.unsupported_reason(PROJECT.libraries["nginx-h3"], variant, "cubic")
     assert told == "the program that drives Chromium waits until the connection of the first visit is closed"
     stock = REUSE.variants[3].model_copy(update={"flavour": "stock"})
-    assert cells.unsupported_reason("quinn", PROJECT.libraries["quinn"], stock, "cubic") == (
+    assert factors.unsupported_reason(PROJECT.libraries["quinn"], stock, "cubic") == (
         "quinn: its endpoints load no pages"
     )
 

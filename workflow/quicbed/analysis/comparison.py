@@ -93,37 +93,13 @@ def _current_cells(table: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+_OF_RUNS = (
+    "testbed testbed_kind host cpu_model kernel experiment campaign scale link_mode mtu rate_mbit workload_bytes "
+    "client_library server_library client_build server_build arm label cell cipher aead header_protection aes_hardware "
+    "client_march server_march client_external server_external client_times start_share unproven"
+)
 FIGURE_SCHEMA: dict[str, pl.DataType] = {
-    "testbed": pl.String(),
-    "testbed_kind": pl.String(),
-    "host": pl.String(),
-    "cpu_model": pl.String(),
-    "kernel": pl.String(),
-    "experiment": pl.String(),
-    "campaign": pl.String(),
-    "scale": pl.String(),
-    "link_mode": pl.String(),
-    "mtu": pl.Int64(),
-    "rate_mbit": pl.Float64(),
-    "workload_bytes": pl.Int64(),
-    "client_library": pl.String(),
-    "server_library": pl.String(),
-    "client_build": pl.String(),
-    "server_build": pl.String(),
-    "arm": pl.String(),
-    "label": pl.String(),
-    "cell": pl.String(),
-    "cipher": pl.String(),
-    "aead": pl.String(),
-    "header_protection": pl.Boolean(),
-    "aes_hardware": pl.Boolean(),  # null where the experiment does not vary it
-    "client_march": pl.String(),  # instruction set of a build that is not for every processor
-    "server_march": pl.String(),
-    "client_external": pl.Boolean(),  # an external endpoint, whose goodput has the start of its program in it
-    "server_external": pl.Boolean(),
-    "client_times": pl.Boolean(),  # one that reports the times of its connections, without that start
-    "start_share": pl.Float64(),  # the part that the start is of a run, mean over the runs that count
-    "unproven": pl.String(),  # what the evidence leaves open
+    **{name: runs.SCHEMA[name] for name in _OF_RUNS.split()},  # `start_share`: mean over the runs that count
     "unsupported": pl.String(),  # the reason, null for a supported cell
     "n": pl.Int64(),  # runs that count
     "mean": pl.Float64(),

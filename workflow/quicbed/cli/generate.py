@@ -45,7 +45,7 @@ from quicbed.config.model import (
     Testbed,
 )
 from quicbed.contract import events
-from quicbed.plan import cells, march
+from quicbed.plan import factors, march
 from quicbed.plan.built import Build
 from quicbed.store import campaign, described, record
 
@@ -513,7 +513,7 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
                 alike.setdefault(why, []).append(f"`{name}`")
             found += [(f"{', '.join(names)}, flavour `{flavour}`", why) for why, names in alike.items()]
     if not supports.noenc:
-        found.append(("NOENC, 1-RTT packets without packet protection", cells.noenc_reason(library)))
+        found.append(("NOENC, 1-RTT packets without packet protection", factors.noenc_reason(library)))
     found += [(cipher, "is not among its ciphers") for cipher in get_args(Cipher) if cipher not in supports.ciphers]
     if library.transport == "quic":
         switches = {"Retry": supports.retry, "Initial datagrams above 1200 bytes": supports.initial_size}

@@ -12,7 +12,7 @@ from quicbed.config.model import Project
 from quicbed.contract import events
 from quicbed.measure import captures, certificates
 from quicbed.measure.attempt import Attempt
-from quicbed.plan.cells import UDP_OVERHEAD
+from quicbed.plan.factors import UDP_OVERHEAD
 from quicbed.plan.spec import RunSpec
 from quicbed.store.paths import CAPTURE, DISSECTED, KEYS, PORT
 from quicbed.testbed import Capture

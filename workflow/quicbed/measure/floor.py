@@ -25,7 +25,7 @@ from quicbed.measure.captures import CAPTURED_BYTES, lost_packets
 from quicbed.measure.driver import Driver
 from quicbed.measure.link import link_settings
 from quicbed.measure.progress import now, say
-from quicbed.plan.cells import UDP_OVERHEAD
+from quicbed.plan.factors import UDP_OVERHEAD
 from quicbed.plan.spec import RunSpec
 from quicbed.store.campaign import FLOOR_FILE, Floor, FloorSeries
 from quicbed.testbed import HostLostError, LinkSettings, Testbed, TestbedError, bare_sender

@@ -13,7 +13,8 @@ from quicbed.contract import events
 from quicbed.measure import playback
 from quicbed.measure.attempt import Attempt
 from quicbed.measure.event_logs import Logs, failures
-from quicbed.plan.cells import Cell, alpn_of, congestion_control_of, io_of, pacing_of
+from quicbed.plan.cells import Cell
+from quicbed.plan.factors import alpn_of, congestion_control_of, io_of, pacing_of
 from quicbed.plan.spec import RunSpec
 
 SUITES = {

@@ -10,7 +10,8 @@ from pathlib import Path
 from quicbed.builds.recipes import external
 from quicbed.config.model import Library, Project, Side
 from quicbed.measure import browser, callgrind, certificates, fleet
-from quicbed.plan.cells import UDP_OVERHEAD, Endpoint, congestion_control_of, io_of, pacing_of
+from quicbed.plan.cells import Endpoint
+from quicbed.plan.factors import UDP_OVERHEAD, congestion_control_of, io_of, pacing_of
 from quicbed.plan.spec import HOLD_S, RunSpec
 from quicbed.store.paths import KEYS, PORT, RELEASES
 from quicbed.testbed import Confined, Host, Testbed

@@ -14,12 +14,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path, PurePosixPath
-from typing import Any
+from types import NoneType
+from typing import Any, get_args
 from urllib.parse import quote, urlencode
 
 import polars as pl
 
 from quicbed.base import durable, untrusted
+from quicbed.base.models import Count, Integer, Number, Positive
 from quicbed.base.untrusted import UntrustedError
 from quicbed.plan.arms import ARMS
 from quicbed.plan.host import FACTS, Host
@@ -41,206 +43,103 @@ class Column:
     key: str
 
 
-def _endpoint(role: str) -> list[Column]:
-    return [
-        Column(f"{role}_{field}", pl.String(), f"{role}.{field}")
-        for field in ("library", "flavour", "version", "build")
-    ]
+_DTYPES = {Integer: pl.Int64(), Count: pl.Int64(), Number: pl.Float64(), Positive: pl.Float64(), bool: pl.Boolean()}
+"""Types of columns, by those of keys; all others are text."""
 
 
-def _evidence(role: str) -> list[Column]:
-    return [
-        Column(f"{role}_negotiated_{field}", pl.String(), f"evidence.{role}.{field}")
-        for field in ("cipher", "group", "signature", "tls_version", "aead", "header_protection")
-    ]
+def _columns(part: str, keys: str, prefix: str = "") -> list[Column]:
+    """Columns of *keys* below a part of run.json, with a space between two, and of the types in its model.
+
+    Each one has the *prefix* and the name of its key, or the name behind its key and a colon.
+    """
+    model: Any = Run
+    for name in filter(None, part.split(".")):
+        model = _plain(model.model_fields[name].annotation)
+    found = []
+    for name, _, column in (one.partition(":") for one in keys.split()):
+        dtype = _DTYPES.get(_plain(model.model_fields[name].annotation), pl.String())
+        found.append(Column(column or prefix + name, dtype, f"{part}.{name}".lstrip(".")))
+    return found
 
 
-def _packets(role: str) -> list[Column]:
-    """As the library counts them; of many handshakes the losses are a median."""
-    return [
-        Column(f"{role}_packets_sent", pl.Int64(), f"metrics.{role}_packets_sent"),
-        Column(f"{role}_packets_received", pl.Int64(), f"metrics.{role}_packets_received"),
-        Column(f"{role}_packets_lost", pl.Float64(), f"metrics.{role}_packets_lost"),
-    ]
+def _plain(annotation: Any) -> Any:
+    """The type of a key, without that it may be null."""
+    return next((one for one in get_args(annotation) if one is not NoneType), annotation)
 
 
+# the model says what they mean; `tabled` and `_identified` replace some of what testbeds record
 COLUMNS: list[Column] = [
-    Column("testbed", pl.String(), "testbed.name"),
-    Column("testbed_kind", pl.String(), "testbed.kind"),
-    Column("host_id", pl.String(), "testbed.host_id"),
-    # where they are recorded, with generation and vector extensions (`tabled`)
-    Column("cpu_model", pl.String(), "testbed.cpu_model"),
-    Column("cpus", pl.Int64(), "testbed.cpus"),
-    # of runs that do not say it, what their session said (`_identified`)
-    Column("microcode", pl.String(), "testbed.microcode"),
-    Column("kernel", pl.String(), "testbed.kernel"),
-    Column("memory", pl.String(), "testbed.memory"),
-    # null of runs from before it was recorded
-    Column("processor", pl.String(), "testbed.processor"),
-    Column("extensions", pl.String(), "testbed.extensions"),
-    Column("experiment", pl.String(), "experiment"),
-    Column("campaign", pl.String(), "campaign"),
-    Column("scale", pl.String(), "scale"),
-    # digest of the study's rules; null where the run is of none
-    Column("study", pl.String(), "study.digest"),
-    Column("block", pl.Int64(), "block"),
-    Column("order", pl.Int64(), "order"),
-    Column("attempt", pl.Int64(), "attempt"),
-    Column("seed", pl.Int64(), "seed"),
-    Column("cell", pl.String(), "cell.id"),
-    Column("slug", pl.String(), "cell.slug"),
-    Column("arm", pl.String(), "cell.arm"),
-    Column("label", pl.String(), "cell.label"),
-    Column("baseline", pl.String(), "cell.baseline"),
-    Column("library", pl.String(), "client.library"),
-    Column("flavour", pl.String(), "client.flavour"),
-    *_endpoint("client"),
-    *_endpoint("server"),
-    Column("cipher", pl.String(), "variant.cipher"),
-    Column("aead", pl.String(), "variant.aead"),
-    Column("header_protection", pl.Boolean(), "variant.header_protection"),
-    Column("group", pl.String(), "variant.group"),
-    Column("signature", pl.String(), "variant.signature"),
-    Column("chain", pl.String(), "variant.chain"),
-    # null of TLS 1.3, where the experiment does not vary it
-    Column("tls_version", pl.String(), "variant.tls_version"),
-    # null of the application protocol of the library
-    Column("alpn", pl.String(), "variant.alpn"),
-    Column("retry", pl.Boolean(), "variant.retry"),
-    Column("initial_size", pl.Int64(), "variant.initial_size"),
-    Column("rtt_ms", pl.Float64(), "link.rtt_ms"),
-    Column("link_mode", pl.String(), "link.mode"),
-    Column("mtu", pl.Int64(), "link.mtu"),
-    Column("rate_mbit", pl.Float64(), "link.rate_mbit"),
-    Column("workload", pl.String(), "workload.kind"),
-    Column("page", pl.String(), "variant.page"),
-    # null of the library's own client
-    Column("loaded_by", pl.String(), "variant.loaded_by"),
-    # null of a first one
-    Column("visit", pl.String(), "variant.visit"),
-    Column("video", pl.String(), "variant.video"),
-    # of a video; rate_mbit is the highest of its rates
-    Column("rate_trace", pl.String(), "variant.rate_trace"),
-    Column("workload_bytes", pl.Int64(), "workload.bytes"),
-    Column("connections", pl.Int64(), "workload.connections"),
-    Column("status", pl.String(), "status"),
-    Column("reason", pl.String(), "reason"),
-    Column("contaminated", pl.Boolean(), "contaminated"),
-    Column("goodput_mbps", pl.Float64(), "metrics.goodput_mbps"),
-    Column("throughput_mbps", pl.Float64(), "metrics.throughput_mbps"),
-    Column("ttfb_ms", pl.Float64(), "metrics.ttfb_ms"),
-    Column("ttfb_ms_p25", pl.Float64(), "metrics.ttfb_ms_p25"),
-    Column("ttfb_ms_p75", pl.Float64(), "metrics.ttfb_ms_p75"),
-    Column("first_byte_ms", pl.Float64(), "metrics.first_byte_ms"),
-    Column("confirmed_ms", pl.Float64(), "metrics.confirmed_ms"),
-    # of a page, from the begin of its connection
-    Column("connection_ms", pl.Float64(), "metrics.connection_ms"),
-    Column("page_first_byte_ms", pl.Float64(), "metrics.page_first_byte_ms"),
-    Column("page_load_ms", pl.Float64(), "metrics.page_load_ms"),
-    # of one in a browser, from the begin of its navigation
-    Column("load_event_ms", pl.Float64(), "metrics.load_event_ms"),
-    Column("largest_contentful_paint_ms", pl.Float64(), "metrics.largest_contentful_paint_ms"),
-    # of a video
-    Column("startup_delay_ms", pl.Float64(), "metrics.startup_delay_ms"),
-    Column("bit_rate_mbps", pl.Float64(), "metrics.bit_rate_mbps"),
-    Column("download_rate_mbps", pl.Float64(), "metrics.download_rate_mbps"),
-    Column("quality_switches", pl.Int64(), "metrics.quality_switches"),
-    Column("stalls", pl.Int64(), "metrics.stalls"),
-    Column("stall_s", pl.Float64(), "metrics.stall_s"),
-    Column("handshakes_per_s", pl.Float64(), "metrics.handshakes_per_s"),
-    Column("client_cpu_ms", pl.Float64(), "metrics.client_cpu_ms"),
-    Column("server_cpu_ms", pl.Float64(), "metrics.server_cpu_ms"),
-    Column("bytes", pl.Int64(), "metrics.bytes"),
-    Column("client_cpu_s", pl.Float64(), "metrics.client_cpu_s"),
-    Column("server_cpu_s", pl.Float64(), "metrics.server_cpu_s"),
-    Column("wall_s", pl.Float64(), "metrics.wall_s"),
-    Column("overhead_s", pl.Float64(), "metrics.overhead_s"),
-    Column("client_run_delay_s", pl.Float64(), "host.run_delay_s.client"),
-    Column("server_run_delay_s", pl.Float64(), "host.run_delay_s.server"),
-    Column("psi_cpu_some_s", pl.Float64(), "host.psi_cpu_some_s"),
-    Column("load_1m", pl.Float64(), "host.load_1m"),
-    Column("foreign_cpu_share", pl.Float64(), "host.foreign_cpu_share"),
-    *_evidence("client"),
-    *_evidence("server"),
-    Column("proof", pl.String(), "evidence.proof"),
-    Column("unproven", pl.String(), "evidence.unproven"),
-    Column("client_mean_frame_bytes", pl.Float64(), "metrics.client_mean_frame_bytes"),
-    Column("server_mean_frame_bytes", pl.Float64(), "metrics.server_mean_frame_bytes"),
-    Column("asked_receive_buffer", pl.Int64(), "variant.receive_buffer"),
-    Column("aes_hardware", pl.Boolean(), "variant.aes_hardware"),
-    Column("background_percent", pl.Float64(), "variant.background.percent"),
-    Column("background_sent_mbps", pl.Float64(), "metrics.background_sent_mbps"),
-    Column("background_received_mbps", pl.Float64(), "metrics.background_received_mbps"),
-    Column("client_receive_buffer", pl.Int64(), "host.options.client.receive_buffer"),
-    Column("server_receive_buffer", pl.Int64(), "host.options.server.receive_buffer"),
-    Column("offloads", pl.String(), "variant.offloads"),
-    Column("pacing", pl.String(), "variant.pacing"),
-    Column("gso", pl.String(), "variant.gso"),
-    Column("gro", pl.Boolean(), "variant.gro"),
-    Column("io", pl.String(), "variant.io"),
-    Column("io_at", pl.String(), "variant.io_at"),
-    Column("congestion_control", pl.String(), "variant.congestion_control"),
-    Column("qdisc", pl.String(), "variant.qdisc"),
-    # as it tells itself, whatever the cell says
-    Column("server_pacing", pl.String(), "host.options.server.pacing"),
-    # to the client, for which the queue of a rate-limited link had no room
-    Column("dropped_packets", pl.Int64(), "metrics.dropped_packets"),
-    Column("traced_packets", pl.Int64(), "metrics.traced_packets"),
-    Column("gap_ms", pl.Float64(), "metrics.gap_ms"),
-    Column("gap_ms_p25", pl.Float64(), "metrics.gap_ms_p25"),
-    Column("gap_ms_p75", pl.Float64(), "metrics.gap_ms_p75"),
-    Column("packets_in_trains_to_5", pl.Float64(), "metrics.packets_in_trains_to_5"),
-    Column("client_browser", pl.String(), "host.options.client.browser"),
-    Column("client_gro", pl.Boolean(), "host.options.client.gro"),
-    Column("server_gso", pl.Boolean(), "host.options.server.gso"),
-    # whether AF_XDP copies frames, and where its program is
-    Column("client_xdp", pl.String(), "host.options.client.xdp"),
-    Column("server_xdp", pl.String(), "host.options.server.xdp"),
-    Column("loss_percent", pl.Float64(), "link.loss_percent"),
-    Column("loss_seed", pl.Int64(), "host.loss_seed"),
-    Column("reorder_permille", pl.Float64(), "link.reorder_permille"),
-    Column("reorder_packets", pl.Int64(), "link.reorder_packets"),
-    Column("reorder_seed", pl.Int64(), "host.reorder_seed"),
-    # of the run's own capture, if it has one: frames in it, and those that are not
-    Column("capture_packets", pl.Int64(), "host.capture.packets"),
-    Column("capture_lost", pl.Int64(), "host.capture.lost"),
-    # pings before the run: mean and standard deviation
-    Column("rtt_mean_ms", pl.Float64(), "host.ping.mean_ms"),
-    Column("rtt_deviation_ms", pl.Float64(), "host.ping.deviation_ms"),
-    Column("rtt_within_limits", pl.Boolean(), "host.ping.within_limits"),
-    # 100 is one processor; from the start to the end of the client
-    Column("client_cpu_percent", pl.Float64(), "host.cpu.client.percent"),
-    Column("server_cpu_percent", pl.Float64(), "host.cpu.server.percent"),
-    *_packets("client"),
-    *_packets("server"),
-    # of a download, those after the client's handshake, which but for the request acknowledge
-    Column("client_ack_packets", pl.Int64(), "metrics.client_ack_packets"),
-    # instruction set of a build that is not for every processor
-    Column("client_march", pl.String(), "client.march"),
-    Column("server_march", pl.String(), "server.march"),
-    # whether it is an external endpoint; null where not
-    Column("client_external", pl.Boolean(), "client.external"),
-    Column("server_external", pl.Boolean(), "server.external"),
-    # whether such a client reports the times of its connections, without the start of its program
-    Column("client_times", pl.Boolean(), "client.times"),
-    # the part of a run that the start of an external client's program takes, by downloads of one byte
-    Column("start_share", pl.Float64(), "metrics.start_share"),
-    # of connections that begin at a rate: the rate, what it is of a processor of the server, and how late they began
-    Column("load", pl.Float64(), "variant.load"),
-    Column("rate_per_s", pl.Float64(), "workload.rate_per_s"),
-    # programs of the server, each with a client of its own: what was asked for, and how many they were
-    Column("processors", pl.String(), "variant.processors"),
-    Column("copies", pl.Int64(), "workload.copies"),
-    # connections that were held open, and the memory of the server with none and with them
-    Column("held", pl.Int64(), "variant.held"),
-    Column("memory_none_bytes", pl.Int64(), "metrics.memory_none_bytes"),
-    Column("memory_held_bytes", pl.Int64(), "metrics.memory_held_bytes"),
-    Column("memory_per_connection_bytes", pl.Float64(), "metrics.memory_per_connection_bytes"),
-    Column("ttfb_ms_p99", pl.Float64(), "metrics.ttfb_ms_p99"),
-    Column("late_ms_p99", pl.Float64(), "metrics.late_ms_p99"),
-    Column("late_share", pl.Float64(), "metrics.late_share"),
-    Column("most_in_flight", pl.Int64(), "metrics.most_in_flight"),
-    Column("pacing_precision_us", pl.Float64(), "metrics.pacing_precision_us"),
+    *_columns(
+        "testbed",
+        "name:testbed kind:testbed_kind host_id cpu_model cpus microcode kernel memory processor extensions",
+    ),
+    *_columns("", "experiment campaign scale"),
+    *_columns("study", "digest:study"),
+    *_columns("", "block order attempt seed"),
+    *_columns("cell", "id:cell slug arm label baseline"),
+    *_columns("client", "library flavour"),
+    *_columns("client", "library flavour version build", "client_"),
+    *_columns("server", "library flavour version build", "server_"),
+    *_columns("variant", "cipher aead header_protection group signature chain tls_version alpn retry initial_size"),
+    *_columns("link", "rtt_ms mode:link_mode mtu rate_mbit"),
+    *_columns("workload", "kind:workload"),
+    *_columns("variant", "page loaded_by visit video rate_trace"),
+    *_columns("workload", "bytes:workload_bytes connections"),
+    *_columns("", "status reason contaminated"),
+    *_columns(
+        "metrics",
+        "goodput_mbps throughput_mbps ttfb_ms ttfb_ms_p25 ttfb_ms_p75 first_byte_ms confirmed_ms connection_ms "
+        "page_first_byte_ms page_load_ms load_event_ms largest_contentful_paint_ms startup_delay_ms bit_rate_mbps "
+        "download_rate_mbps quality_switches stalls stall_s handshakes_per_s client_cpu_ms server_cpu_ms bytes "
+        "client_cpu_s server_cpu_s wall_s overhead_s",
+    ),
+    *_columns("host.run_delay_s", "client:client_run_delay_s server:server_run_delay_s"),
+    *_columns("host", "psi_cpu_some_s load_1m foreign_cpu_share"),
+    *_columns("evidence.client", "cipher group signature tls_version aead header_protection", "client_negotiated_"),
+    *_columns("evidence.server", "cipher group signature tls_version aead header_protection", "server_negotiated_"),
+    *_columns("evidence", "proof unproven"),
+    *_columns("metrics", "client_mean_frame_bytes server_mean_frame_bytes"),
+    *_columns("variant", "receive_buffer:asked_receive_buffer aes_hardware"),
+    *_columns("variant.background", "percent:background_percent"),
+    *_columns("metrics", "background_sent_mbps background_received_mbps"),
+    *_columns("host.options.client", "receive_buffer", "client_"),
+    *_columns("host.options.server", "receive_buffer", "server_"),
+    *_columns("variant", "offloads pacing gso gro io io_at congestion_control qdisc"),
+    *_columns("host.options.server", "pacing", "server_"),
+    *_columns("metrics", "dropped_packets traced_packets gap_ms gap_ms_p25 gap_ms_p75 packets_in_trains_to_5"),
+    *_columns("host.options.client", "browser gro", "client_"),
+    *_columns("host.options.server", "gso", "server_"),
+    *_columns("host.options.client", "xdp", "client_"),
+    *_columns("host.options.server", "xdp", "server_"),
+    *_columns("link", "loss_percent"),
+    *_columns("host", "loss_seed"),
+    *_columns("link", "reorder_permille reorder_packets"),
+    *_columns("host", "reorder_seed"),
+    *_columns("host.capture", "packets:capture_packets lost:capture_lost"),
+    *_columns("host.ping", "mean_ms:rtt_mean_ms deviation_ms:rtt_deviation_ms within_limits:rtt_within_limits"),
+    *_columns("host.cpu.client", "percent", "client_cpu_"),
+    *_columns("host.cpu.server", "percent", "server_cpu_"),
+    *_columns(
+        "metrics",
+        "client_packets_sent client_packets_received client_packets_lost server_packets_sent "
+        "server_packets_received server_packets_lost client_ack_packets",
+    ),
+    *_columns("client", "march", "client_"),
+    *_columns("server", "march", "server_"),
+    *_columns("client", "external", "client_"),
+    *_columns("server", "external", "server_"),
+    *_columns("client", "times", "client_"),
+    *_columns("metrics", "start_share"),
+    *_columns("variant", "load"),
+    *_columns("workload", "rate_per_s"),
+    *_columns("variant", "processors"),
+    *_columns("workload", "copies"),
+    *_columns("variant", "held"),
+    *_columns(
+        "metrics",
+        "memory_none_bytes memory_held_bytes memory_per_connection_bytes ttfb_ms_p99 late_ms_p99 late_share "
+        "most_in_flight pacing_precision_us",
+    ),
 ]
 """Columns taken from run.json as they are; units are in the names."""
 
