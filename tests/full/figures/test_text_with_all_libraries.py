@@ -14,12 +14,13 @@ from choreographer.browsers import Chromium
 import fakeruns
 import legible
 from clone import ROOT
-from quicbed.analysis import steps_runs
 from quicbed.analysis.place import Place
-from quicbed.analysis.steps_runs import Published
 from quicbed.config.model import PICTURES_VARIABLE, Project
-from quicbed.figures import goodput, steps_figures
-from quicbed.importers import reading, samples
+from quicbed.figures import goodput
+from quicbed.importers import samples
+from quicbed.papers import reading
+from quicbed.papers.steps import analysis, figures
+from quicbed.papers.steps.analysis import Published
 from quicbed.report import pictures
 from quicbed.store import details, runs
 from quicbed.wire import pacing
@@ -42,7 +43,7 @@ def copied(tmp_path: Path, repetitions: dict[str, list[list[int]]]) -> Published
             rows = [[moment, moment, 1482, -1] for moment in packets]
             files[f"build/data/{name}/{name}-rep{number}.pcap.json"] = json.dumps(rows).encode()
     reading.read("steps", samples.write(files, tmp_path / "copy"), tmp_path / "published")
-    return steps_runs.published(tmp_path / "published")
+    return analysis.published(tmp_path / "published")
 
 
 def own(
@@ -79,7 +80,7 @@ def place(tmp_path: Path) -> Place:
 @pytest.mark.skipif(Chromium.find_browser(skip_local=False) is None, reason="no Chromium is installed")
 def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PICTURES_VARIABLE, "svg")
-    theirs = copied(tmp_path, {name: [times([1, 2])] for name, _, _ in steps_runs.CONFIGURATIONS})
+    theirs = copied(tmp_path, {name: [times([1, 2])] for name, _, _ in analysis.CONFIGURATIONS})
     libraries = list(Project(ROOT).libraries)
     raw = tmp_path / "raw"
     for experiment, labels in (
@@ -93,8 +94,8 @@ def test_all_text_can_be_read_with_all_libraries_on_both_sides(tmp_path: Path, m
         raw, "pacing-baseline", {(library, "baseline"): times([2, 1]) for library in libraries}, blocks=1
     )
     here = place(tmp_path)
-    beside = steps_figures.beside(theirs, table, paced, here, goodput.library_titles(ROOT, table))
+    beside = figures.beside(theirs, table, paced, here, goodput.library_titles(ROOT, table))
     assert {figure["figure"] for figure in pictures.found(here.artifacts, table)} == set(beside.saved)
     svgs = sorted(here.figures.glob("*.svg"))
-    assert len(svgs) == len(steps_figures.FIGURES)
+    assert len(svgs) == len(figures.FIGURES)
     assert legible.problems(svgs, tmp_path) == []

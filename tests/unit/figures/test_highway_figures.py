@@ -20,11 +20,12 @@ from quicbed.analysis import cpu_shares, highway_runs
 from quicbed.analysis.highway_runs import Published
 from quicbed.analysis.pairs import pair_table
 from quicbed.analysis.place import Place
-from quicbed.claims import claims_report, highway_claims, papers, published_claims, verdicts
+from quicbed.claims import claims_report, highway_claims, papers, verdicts
 from quicbed.config.model import Project
 from quicbed.figures import goodput as figures
 from quicbed.figures import highway_figures, output, sheets
-from quicbed.importers import processed, reading, samples, tables
+from quicbed.importers import processed, samples, tables
+from quicbed.papers import published_claims, reading
 from quicbed.report import pictures
 from quicbed.store import runs
 from runlinks import filters

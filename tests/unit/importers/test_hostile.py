@@ -31,9 +31,10 @@ from quicbed.base.untrusted import UntrustedError
 from quicbed.claims import papers
 from quicbed.config.model import ConfigError, parse_model, read_yaml
 from quicbed.contract import events
-from quicbed.importers import files, qir, reading, samples
+from quicbed.importers import files, qir, samples
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import Summary
+from quicbed.papers import reading
 from quicbed.store import details, provenance, record, runs, stacks, symbols
 from quicbed.store.record import Run, RunsError
 

@@ -16,9 +16,10 @@ import pytest
 
 import benchmarkfiles
 from quicbed.base import untrusted
-from quicbed.importers import logs, perf, reading, samples
+from quicbed.importers import logs, perf, samples
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import Summary
+from quicbed.papers import reading
 
 PAIR = "quiche_lsquic"
 LOGDIR = "results/baseline/goracle/run1"

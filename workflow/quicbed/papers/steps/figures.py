@@ -13,14 +13,15 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, floors, highway_runs, steps_runs
+from quicbed.analysis import comparison, floors, highway_runs
 from quicbed.analysis.floors import Floor
 from quicbed.analysis.place import Place
-from quicbed.analysis.steps_runs import Published
 from quicbed.figures import goodput, handshake_figures, layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.output import Drawn, NotMeasured, Saved
 from quicbed.figures.sheets import Sheet, leading
+from quicbed.papers.steps import analysis
+from quicbed.papers.steps.analysis import Published
 from quicbed.store import runs
 from quicbed.wire import pacing
 from quicbed.wire.trains import TRAIN_GAP_NS
@@ -47,7 +48,7 @@ NAMED = 5
 class Quantity:
     """What lines show, and what is told of every cell."""
 
-    name: str  # in `quicbed.analysis.steps_runs.CURVES`
+    name: str  # in `quicbed.papers.steps.analysis.CURVES`
     title: str
     axes: tuple[str, str]
     limit: int  # the largest value that is drawn, as in the paper
@@ -82,13 +83,13 @@ TRAINS = Quantity(
     lambda side: side.numbers.select("library", "label", share="packets_in_trains_to_5"),
 )
 LOSS = Quantity(
-    steps_runs.LOSS,
+    analysis.LOSS,
     "Loss that trains predict in a short queue",
     ("Room in the queue [packets]", "Predicted loss [share]"),
-    steps_runs.QUEUES[-1],
+    analysis.QUEUES[-1],
     "Share of packets beyond the room in the queue if each train meets it empty and arrives at once.",
     f"packets that a queue of {SHORT_QUEUE} packets drops",
-    lambda side: side.curves.filter((pl.col("quantity") == steps_runs.LOSS) & (pl.col("value") == SHORT_QUEUE)),
+    lambda side: side.curves.filter((pl.col("quantity") == analysis.LOSS) & (pl.col("value") == SHORT_QUEUE)),
 )
 
 
@@ -124,20 +125,20 @@ FLOOR_COLUMNS: Mapping[str, pl.DataType] = {
 FIGURES: Mapping[str, Figure] = {
     figure.name: figure
     for figure in (
-        Figure("steps-fig2", "Fig. 2", GAPS.title, steps_runs.BASELINE, GAPS),
-        Figure("steps-fig3", "Fig. 3", TRAINS.title, steps_runs.BASELINE, TRAINS),
+        Figure("steps-fig2", "Fig. 2", GAPS.title, analysis.BASELINE, GAPS),
+        Figure("steps-fig3", "Fig. 3", TRAINS.title, analysis.BASELINE, TRAINS),
         *(
             Figure(f"steps-{name}{ending}", number, f"{quantity.title}, {what}", experiment, quantity, labels)
             for name, number, what, experiment, labels in (
-                ("fig4", "Fig. 4", "by congestion control", steps_runs.CONGESTION_CONTROL, _CONTROLS),
-                ("fig5", "Fig. 5", "with and without FQ", steps_runs.FQ, _QUEUEING),
-                ("fig6", "Fig. 6", "with and without GSO", steps_runs.GSO, _OFFLOAD),
-                ("etf", "ETF", "by what keeps to release times", steps_runs.ETF, _RELEASING),
-                ("cipher", "", "by cipher", steps_runs.CIPHER, _CIPHERS),
+                ("fig4", "Fig. 4", "by congestion control", analysis.CONGESTION_CONTROL, _CONTROLS),
+                ("fig5", "Fig. 5", "with and without FQ", analysis.FQ, _QUEUEING),
+                ("fig6", "Fig. 6", "with and without GSO", analysis.GSO, _OFFLOAD),
+                ("etf", "ETF", "by what keeps to release times", analysis.ETF, _RELEASING),
+                ("cipher", "", "by cipher", analysis.CIPHER, _CIPHERS),
             )
             for ending, quantity in (("", TRAINS), ("-gaps", GAPS))
         ),
-        Figure("steps-loss", "", LOSS.title, steps_runs.BASELINE, LOSS),
+        Figure("steps-loss", "", LOSS.title, analysis.BASELINE, LOSS),
     )
 }
 
@@ -148,9 +149,9 @@ class Side:
 
     name: str
     curves: pl.DataFrame
-    """`quicbed.analysis.steps_runs.CURVES`."""
+    """`quicbed.papers.steps.analysis.CURVES`."""
     numbers: pl.DataFrame
-    """`quicbed.analysis.steps_runs.NUMBERS`."""
+    """`quicbed.papers.steps.analysis.NUMBERS`."""
     origins: Sequence[str]
     campaign: pl.DataFrame | None = None
     """Of ours."""
@@ -172,7 +173,7 @@ def sides(
     *table* holds our runs, *paced* their gaps and trains, *measured_floors* the floors of campaigns
     (`quicbed.store.details.Details`).
     """
-    theirs, campaign = steps_runs.published_runs(published, experiment), steps_runs.own_campaign(table, experiment)
+    theirs, campaign = analysis.published_runs(published, experiment), analysis.own_campaign(table, experiment)
     used = comparison.counted(campaign)
     floor: Floor | None = None
     bare: Mapping[str, pl.DataFrame] = {}
@@ -182,14 +183,14 @@ def sides(
     found = [
         Side(
             PUBLISHED,
-            steps_runs.published_curves(published, experiment),
-            steps_runs.numbers(theirs),
+            analysis.published_curves(published, experiment),
+            analysis.numbers(theirs),
             theirs["origin"].unique().sort().to_list(),
         ),
         Side(
             OWN,
-            steps_runs.own_curves(campaign, paced),
-            steps_runs.numbers(used),
+            analysis.own_curves(campaign, paced),
+            analysis.numbers(used),
             used["origin"].to_list(),
             campaign,
             floor,

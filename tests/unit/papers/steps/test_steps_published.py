@@ -11,8 +11,10 @@ from typing import Any
 import polars as pl
 import pytest
 
-from quicbed.importers import reading, samples, steps, tables
+from quicbed.importers import samples, tables
 from quicbed.importers.summary import Summary
+from quicbed.papers import reading
+from quicbed.papers.steps import published
 from quicbed.wire.trains import TRAIN_GAP_NS
 
 CONFIG = "quiche-cubic"
@@ -124,9 +126,9 @@ def test_a_damaged_gap_file_costs_only_itself(tmp_path: Path, data: bytes, reaso
 
 
 def test_white_space_and_packets_of_an_empty_repetition_do_not_matter() -> None:
-    assert steps.parse_packets(b" [ [0,1,\n2,-1],\t[3,4,5,6] ]\n").rows() == [(0, 1, 2, -1), (3, 4, 5, 6)]
-    assert steps.parse_packets(b"[]").height == 0
-    assert steps.parse_gaps(b"[]")["time_ns"].to_list() == [0]
+    assert published.parse_packets(b" [ [0,1,\n2,-1],\t[3,4,5,6] ]\n").rows() == [(0, 1, 2, -1), (3, 4, 5, 6)]
+    assert published.parse_packets(b"[]").height == 0
+    assert published.parse_gaps(b"[]")["time_ns"].to_list() == [0]
 
 
 def test_an_archive_whose_files_are_in_any_order_gives_the_same(tmp_path: Path) -> None:
