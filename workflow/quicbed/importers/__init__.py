@@ -15,3 +15,11 @@ from quicbed.importers.summary import SUMMARY_FILE
 def imported(directory: Path) -> dict[str, Path]:
     """The imports below *directory*, by format; one that did not end is none."""
     return {file.parent.name: file.parent for file in sorted(directory.glob(f"*/{SUMMARY_FILE}"))}
+
+
+def missing_copy(name: str) -> str:
+    """How to get the tables of a format, in HTML."""
+    return (
+        f"name a local copy of the data set as <code>published: {{{name}: PATH}}</code> in config/config.yaml; "
+        "<code>make all</code> and <code>make figures</code> then import it (docs/importing.md)."
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from pathlib import Path
@@ -11,76 +10,22 @@ from typing import Any
 import polars as pl
 import pytest
 
-import fakeruns
 from clone import ROOT
-from quicbed.analysis.place import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE, Place
-from quicbed.claims import papers
-from quicbed.config.model import Project
+from pacedruns import MS, copied, own, place, times
+from quicbed.analysis.place import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.figures import goodput, output
 from quicbed.figures.output import NotMeasured
-from quicbed.importers import samples
-from quicbed.papers import published_claims, reading
 from quicbed.papers.steps import analysis, figures
 from quicbed.papers.steps.analysis import Published
 from quicbed.papers.steps.figures import Side
 from quicbed.store import details, runs
 from quicbed.store.paths import RAW_VARIABLE
 from quicbed.wire import pacing
-from quicbed.wire.trains import with_trains
 
-MS = 1_000_000
 NOTHING = analysis.published(None)
 NO_RUNS = pl.DataFrame(schema=runs.SCHEMA)
 NO_PACING = pl.DataFrame(schema=details.PACED)
 NAMES = {"quiche": "quiche", "tcp-tls": "TCP+TLS"}
-
-
-def times(trains: list[int], gap: int = MS) -> list[int]:
-    """Packets in trains of these lengths, 10 µs apart; *gap* ns between the last of a train and the next one."""
-    steps = itertools.chain.from_iterable([gap, *[10_000] * (length - 1)] for length in trains)
-    return list(itertools.accumulate(steps))
-
-
-def copied(tmp_path: Path, repetitions: dict[str, list[list[int]]]) -> Published:
-    """What is imported of a copy with gap files alone, by configuration and repetition from 1 on."""
-    files = {}
-    for name, found in repetitions.items():
-        for number, packets in enumerate(found, 1):
-            rows = [[moment, moment, 1482, -1] for moment in packets]
-            files[f"build/data/{name}/{name}-rep{number}.pcap.json"] = json.dumps(rows).encode()
-    reading.read("steps", samples.write(files, tmp_path / "copy"), tmp_path / "published")
-    return analysis.published(tmp_path / "published")
-
-
-def own(
-    raw: Path,
-    experiment: str,
-    cells: dict[tuple[str, str], list[int]],
-    *,
-    blocks: int = 2,
-    more: dict[str, float] | None = None,
-    **changes: Any,
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Runs of cells, by library and label, that are traced as told; the tables of runs and of their gaps and trains."""
-    for (library, label), packets in cells.items():
-        sent = with_trains(pl.LazyFrame({"time_ns": packets})).collect()
-        kept = pacing.distributions(sent)
-        gaps, trains = (kept.filter(pl.col("quantity") == name) for name in (pacing.GAPS, pacing.TRAINS))
-        for block in range(1, blocks + 1):
-            endpoint = {"library": library, "flavour": "stock", "version": "1", "build": library}
-            cell = {"id": f"{library}-{label}", "slug": "x", "label": label, "arm": "main", "baseline": None}
-            metrics = {"goodput_mbps": 30.0 + block, "bytes": 1 << 20, "dropped_packets": 10 * block} | (more or {})
-            told = {"cell": cell, "client": endpoint, "server": endpoint, "metrics": metrics | pacing.metrics(sent)}
-            run = fakeruns.make_run(experiment=experiment, block=block, **(told | changes))
-            directory = fakeruns.write_run(raw, run)
-            values = {"gap_ns": gaps["value"].to_list(), "gaps": gaps["count"].to_list()}
-            values |= {"train_packets": trains["value"].to_list(), "packets": trains["count"].to_list()}
-            (directory / "pacing.json").write_text(json.dumps({"format": 1, **values}), encoding="utf-8")
-    return runs.table(raw), details.read(raw).pacing
-
-
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path, tmp_path / "raw", tmp_path / "artifacts", {})
 
 
 def shares(curves: pl.DataFrame, quantity: str = pacing.TRAINS) -> list[tuple[int, float]]:
@@ -374,7 +319,7 @@ def test_runs_without_a_floor_say_so_and_published_ones_have_none(tmp_path: Path
     assert figures.floor_table({"pacing-baseline": theirs}, place(tmp_path)) is None
 
 
-# ---- notebook and verdicts -------------------------------------------------------------------------------------------
+# ---- notebook --------------------------------------------------------------------------------------------------------
 
 
 def cells_of(notebook: str) -> list[str]:
@@ -399,20 +344,3 @@ def test_the_notebook_shows_every_figure_or_how_to_get_it(tmp_path: Path, monkey
     assert "published: {steps: PATH}" in "".join(one._repr_html_() for one in shown if isinstance(one, Published))
     text = "\n".join(cells_of("quic-steps"))
     assert all(f'paper.cdf("{name}")' in text for name in figures.FIGURES)
-
-
-def test_claims_are_judged_by_the_numbers_of_the_figures(tmp_path: Path) -> None:
-    # 60 % of the packets of picoquic alone, and those of ngtcp2 alone but for a train of six
-    packets = {"picoquic-cubic": times([1] * 24 + [16]), "ngtcp2-cubic": times([1] * 94 + [6])}
-    repetitions = {name: [one] * 5 for name, one in packets.items()} | {"tcp+tls-cubic": [times([1] * 9)] * 5}
-    copied(tmp_path, repetitions)
-    project = Project(ROOT)
-    wanted = [one for one in papers.stated(project) if one.name == "quic-steps"]
-    results = published_claims.evaluate(project, wanted, {"steps": tmp_path / "published"})
-    by_claim = {result.stated.claim.id: result for result in results}
-    assert by_claim["trains-picoquic"].verdict == "holds"
-    assert by_claim["trains-short"].verdict == "fails"
-    values = {one.library: one.value for one in by_claim["trains-short"].outcomes}
-    assert values == {"ngtcp2": pytest.approx(0.94), "tcp-tls": pytest.approx(1.0)}
-    # of which the copy has no logs
-    assert by_claim["table1-dropped-ngtcp2"].verdict == "not measured"

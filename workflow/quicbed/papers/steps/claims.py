@@ -10,10 +10,8 @@ from pathlib import Path
 
 import polars as pl
 
-from quicbed.analysis import cpu_shares
 from quicbed.claims import verdicts
 from quicbed.papers.steps import analysis
-from quicbed.store import details
 
 PAPER, SOURCE = "quic-steps", analysis.SOURCE
 
@@ -28,5 +26,4 @@ def campaigns(directory: Path | None) -> verdicts.Tables | None:
         testbed=pl.lit(verdicts.PUBLISHED),
         cell=pl.concat_str(["experiment", "label", "client_library", "server_library"], separator=" "),
     )
-    nothing = pl.DataFrame(schema=details.HANDSHAKES), pl.DataFrame(), pl.DataFrame(schema=cpu_shares.BLOCKS)
-    return verdicts.Tables(table, *nothing, published=True)
+    return verdicts.Tables(table, published=True)

@@ -227,17 +227,11 @@ def beside(
     measured_floors: pl.DataFrame | None = None,
 ) -> Beside:
     """Draw every figure and write it and its table; what an earlier call wrote is removed, see `sides`."""
-    for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
-        file.unlink()
     names = dict(highway_runs.TITLES) | dict(titles)
     experiments = dict.fromkeys(figure.experiment for figure in FIGURES.values())
     known = {experiment: sides(published, table, paced, experiment, measured_floors) for experiment in experiments}
     found = [cdf(figure, known[figure.experiment], names) for figure in FIGURES.values()]
-    drawn = [one for one in found if one is not None]
-    for one in drawn:
-        comparison.write_figure_table(one.table, one.name, here.tables)
-    saved = output.save(drawn, here.figures, root=here.root) if drawn else []
-    return Beside({one.drawn.name: one for one in saved}, known, names)
+    return Beside(output.save_all([one for one in found if one is not None], PREFIX, here), known, names)
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
