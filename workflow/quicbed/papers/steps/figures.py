@@ -22,7 +22,7 @@ from quicbed.figures.output import Drawn, NotMeasured, Saved
 from quicbed.figures.sheets import Sheet, leading
 from quicbed.papers.steps import analysis
 from quicbed.papers.steps.analysis import Published
-from quicbed.store import runs
+from quicbed.store import details, runs
 from quicbed.wire import pacing
 from quicbed.wire.trains import TRAIN_GAP_NS
 
@@ -115,6 +115,7 @@ _OFFLOAD = ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced
 BARE = "floor: bare sender"
 """Name of the line of the packets that the floor of timers was measured with."""
 NO_CURVE = pl.DataFrame(schema={"value": pl.Int64(), "share": pl.Float64()})
+NO_FLOORS = pl.DataFrame(schema=details.FLOORS)
 FLOOR_COLUMNS: Mapping[str, pl.DataType] = {
     **dict.fromkeys(["experiment", "campaign", "qdisc", "method", "schedule"], pl.String()),
     "intended_gap_ns": pl.Int64(),
@@ -166,7 +167,7 @@ def sides(
     table: pl.DataFrame,
     paced: pl.DataFrame,
     experiment: str,
-    measured_floors: pl.DataFrame | None = None,
+    measured_floors: pl.DataFrame = NO_FLOORS,
 ) -> list[Side]:
     """The published data on an experiment, then ours; only those of which there are runs.
 
@@ -174,28 +175,12 @@ def sides(
     (`quicbed.store.details.Details`).
     """
     theirs, campaign = analysis.published_runs(published, experiment), analysis.own_campaign(table, experiment)
-    used = comparison.counted(campaign)
-    floor: Floor | None = None
-    bare: Mapping[str, pl.DataFrame] = {}
-    if measured_floors is not None and not campaign.is_empty():
-        identity = campaign["campaign"][0]
-        floor, bare = floors.of_campaign(measured_floors, identity), floors.curves(measured_floors, identity)
+    used, identity = comparison.counted(campaign), next(iter(campaign["campaign"]), "")
+    curves = analysis.published_curves(published, experiment), analysis.own_curves(campaign, paced)
+    floor, bare = floors.of_campaign(measured_floors, identity), floors.curves(measured_floors, identity)
     found = [
-        Side(
-            PUBLISHED,
-            analysis.published_curves(published, experiment),
-            analysis.numbers(theirs),
-            theirs["origin"].unique().sort().to_list(),
-        ),
-        Side(
-            OWN,
-            analysis.own_curves(campaign, paced),
-            analysis.numbers(used),
-            used["origin"].to_list(),
-            campaign,
-            floor,
-            bare,
-        ),
+        Side(PUBLISHED, curves[0], analysis.numbers(theirs), theirs["origin"].unique().sort().to_list()),
+        Side(OWN, curves[1], analysis.numbers(used), used["origin"].to_list(), campaign, floor, bare),
     ]
     return [side for side in found if not side.numbers.is_empty()]
 
@@ -224,7 +209,7 @@ def beside(
     paced: pl.DataFrame,
     here: Place,
     titles: Mapping[str, str],
-    measured_floors: pl.DataFrame | None = None,
+    measured_floors: pl.DataFrame = NO_FLOORS,
 ) -> Beside:
     """Draw every figure and write it and its table; what an earlier call wrote is removed, see `sides`."""
     names = dict(highway_runs.TITLES) | dict(titles)
@@ -276,7 +261,8 @@ def cdf(figure: Figure, known: Sequence[Side], names: Mapping[str, str]) -> Draw
     source = f"{PAPER}, {figure.number}" if figure.number else f"beyond {PAPER}"
     # of long names fewer stand beside each other
     rows, legend_rows = places[-1]["row"], -(-len(met) // LEGEND_ENTRIES) + any(len(name) > 10 for name in met)
-    told = _caption(figure.quantity, shown) + _floors(shown) + goodput.disturbed(*campaigns)
+    told = f"{figure.quantity.caption} All runs of a cell together, gaps within runs only."
+    told += _floors(shown) + goodput.disturbed(*campaigns)
     caption = textwrap.wrap(told, CAPTION_WIDTH)
     conditions = _conditions(figure.experiment, shown)
     inside = rows * (FACET_PX if rows > 1 else ALONE_PX)
@@ -374,27 +360,20 @@ def _axes(drawing: go.Figure, quantity: Quantity, places: Sequence[Mapping[str, 
             drawing.update_xaxes(title=None, **place)
 
 
-def _caption(quantity: Quantity, shown: Sequence[Side]) -> str:
-    text = f"{quantity.caption} All runs of a cell together, gaps within runs only."
-    if any(side.name == OWN for side in shown):
-        text += " Our packets are stamped by the host that sends them, the published ones by another."
-    return text
-
-
 def _floors(shown: Sequence[Side]) -> str:
-    """The floor of the timers of our campaign, for a caption."""
+    """How ours are stamped, and the floor of the timers of our campaign, for a caption."""
     ours = next((side for side in shown if side.name == OWN), None)
     if ours is None:
         return ""
-    if ours.floor is None:
-        return (
-            f" {floors.NOT_MEASURED[0].upper()}{floors.NOT_MEASURED[1:]}, so our gaps and trains cannot be interpreted."
-        )
-    floor = ours.floor
+    text = " Our packets are stamped by the host that sends them, the published ones by another."
+    if (floor := ours.floor) is None:
+        unknown = floors.NOT_MEASURED[0].upper() + floors.NOT_MEASURED[1:]
+        return f"{text} {unknown}, so our gaps and trains cannot be interpreted."
     return (
-        f" Floor of the timers here: gaps of a bare sender deviate from the intended ones by {floor.gap_ns / 1e3:.1f} "
-        f"µs (standard deviation; 99 % by at most {floor.p99_ns / 1e3:.1f} µs), and {100 * floor.misplaced:.2f} % of "
-        f"its packets are not in the trains that they were sent in. Smaller differences mean nothing."
+        f"{text} Floor of the timers here: gaps of a bare sender deviate from the intended ones by "
+        f"{floor.gap_ns / 1e3:.1f} µs (standard deviation; 99 % by at most {floor.p99_ns / 1e3:.1f} µs), and "
+        f"{100 * floor.misplaced:.2f} % of its packets are not in the trains that they were sent in. "
+        "Smaller differences mean nothing."
     )
 
 
