@@ -15,6 +15,7 @@ from quicbed.importers import samples, tables
 from quicbed.importers.summary import Summary
 from quicbed.papers import reading
 from quicbed.papers.steps import published
+from quicbed.papers.steps.samples import gap_files
 from quicbed.wire.trains import TRAIN_GAP_NS
 
 CONFIG = "quiche-cubic"
@@ -56,7 +57,7 @@ def test_trains_end_where_a_gap_is_longer_than_a_tenth_of_a_millisecond(tmp_path
 
 
 def test_gaps_and_trains_are_those_of_the_definition_on_random_packets(tmp_path: Path) -> None:
-    whole, only_gaps = samples.gap_files(500, seed=3)
+    whole, only_gaps = gap_files(500, seed=3)
     expected_gaps = [round(gap * 1e6) for gap in json.loads(only_gaps)]
     expected: list[int] = []
     train = 1
