@@ -43,6 +43,7 @@ from quicbed.measure.certificates import CertificateError
 from quicbed.measure.driver import Driver
 from quicbed.measure.link import link_settings
 from quicbed.measure.session import testbed_of
+from quicbed.papers.steps import samples as steps_samples
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
 from quicbed.plan.spec import RunSpec, run_spec
 from quicbed.store import runs
@@ -576,7 +577,7 @@ def imports(project: Project) -> None:
         recordings = sum(name.endswith(".perf.zst") for name, _ in recorded)
         size = f"{archive.stat().st_size / 1e6:.0f} MB with {recordings} perf recordings"
         gaps = directory / "steps"
-        gap_bytes = samples.steps(gaps, *STEPS_SIZE)
+        gap_bytes = steps_samples.steps(gaps, *STEPS_SIZE)
         copies = {
             f"QUIC on the Highway, folder, {size}": ("highway", folder, 60, 1.0),
             f"QUIC on the Highway, tar, {size}": ("highway", archive, 60, 1.0),

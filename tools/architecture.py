@@ -18,7 +18,7 @@ BEGIN, END = "<!-- drawn by tools/architecture.py -->\n", "<!-- end of the drawi
 PARTS: Mapping[str, Sequence[str]] = {
     "foundation": ("base", "config", "contract", "plan", "wire", "store"),
     "measuring": ("testbed", "builds", "measure"),
-    "reading": ("importers", "analysis", "figures", "claims", "report"),
+    "reading": ("importers", "analysis", "figures", "claims", "papers", "report"),
     "command line": ("cli",),
 }
 """Packages in the order in which they may import those before them."""
@@ -36,6 +36,7 @@ PURPOSES: Mapping[str, str] = {
     "analysis": "results from tables: which runs count, comparisons of cells, components of times",
     "figures": "figures and tables",
     "claims": "claims of papers, and verdicts",
+    "papers": "the registry of papers, and a room for each: importer, analysis, figures, claims and notebook",
     "report": "the report, notebooks, and exports",
     "cli": "the command line: one command per step",
 }

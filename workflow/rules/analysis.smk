@@ -122,7 +122,7 @@ for KIND in RESULTS:
             table=str(RESULTS[KIND] / "tables" / "runs.parquet"),
             verdicts=str(RESULTS[KIND] / "tables" / judged.FILE),
             notebooks=[str(ROOT / "notebooks" / f"{name}.ipynb") for name in NOTEBOOKS],
-            published=published_of("highway", "steps", "quic-benchmark"),
+            published=published_shown(),
             others=markers_of_others(KIND),
             # which write the same files
             drawn=figures_drawn(KIND),
@@ -166,7 +166,7 @@ for KIND in RESULTS:
             verdicts=str(RESULTS[KIND] / "tables" / judged.FILE),
             captures=captures_behind(KIND),
             notebooks=[str(RESULTS[KIND] / "notebooks" / f"{name}.html") for name in NOTEBOOKS],
-            published=published_of("highway", "steps", "quic-benchmark"),
+            published=published_shown(),
             code=code_of("report"),
         output:
             page=str(RESULTS[KIND] / "report" / "index.html"),

@@ -18,7 +18,7 @@ def code_of_notebooks():
 
 def code_of_importer(wildcards):
     """What a format of published results is read with."""
-    return inputs.of_modules(ROOT, [inputs.importer(wildcards.published)])
+    return inputs.of_modules(ROOT, [FORMATS[wildcards.published].importer])
 
 
 def stock_build(wildcards):
@@ -68,9 +68,9 @@ def published_tables():
     return [str(project.published_tables / name / SUMMARY_FILE) for name in project.published]
 
 
-def published_of(*formats):
-    """Tables of published results of these formats, of which there is a local copy."""
-    return [table for table in published_tables() if Path(table).parent.name in formats]
+def published_shown():
+    """Tables of published results that notebooks and the report show, of which there is a local copy."""
+    return [table for table in published_tables() if FORMATS[Path(table).parent.name].shown]
 
 
 def markers_of_others(kind):

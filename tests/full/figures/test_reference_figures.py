@@ -18,9 +18,9 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 import compact
 import legible
 from clone import ROOT
+from quicbed.analysis.place import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.config.model import PICTURES_VARIABLE
 from quicbed.figures import output
-from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store.paths import RAW_VARIABLE, TABLE_VARIABLE
 
 pytestmark = pytest.mark.timeout(1800)

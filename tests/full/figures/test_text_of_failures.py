@@ -13,7 +13,8 @@ import fakeruns
 import legible
 from quicbed.analysis.floors import Floor, Series
 from quicbed.config.model import PICTURES_VARIABLE
-from quicbed.figures import output, precision_figures
+from quicbed.figures import output
+from quicbed.papers.steps import precision
 from quicbed.store import runs
 
 FLOOR = Floor((Series(None, "sleep", "even", 300_000, 2000, 40_000.0, 1e5, None, 0.0),))
@@ -56,6 +57,6 @@ def measured(raw: Path, *, failing: tuple[float, bool] | None = None) -> pl.Data
 def test_all_text_can_be_read_where_a_rate_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PICTURES_VARIABLE, "svg")
     campaign = measured(tmp_path / "raw", failing=(1000.0, False))
-    drawn = precision_figures.precision(campaign, precision_figures.by_rate(campaign), FLOOR)
+    drawn = precision.precision(campaign, precision.by_rate(campaign), FLOOR)
     output.save(drawn, tmp_path / "figures")
     assert legible.problems(sorted((tmp_path / "figures").glob("*.svg")), tmp_path) == []

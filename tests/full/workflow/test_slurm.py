@@ -80,8 +80,8 @@ scales:
 NOTEBOOK = """
 import json, os
 import polars as pl
-from quicbed.report import notebooks
-place = notebooks.place()
+from quicbed.analysis import place
+place = place.here()
 rows = pl.read_parquet(place.tables / "runs.parquet").height
 (place.artifacts / "seen.json").write_text(json.dumps({"job": os.environ.get("SLURM_JOB_ID"), "rows": rows}))
 """

@@ -196,8 +196,10 @@ OTHERS = {
     },
     **dict.fromkeys(["measure/browser.py", "measure/certificates.py"], UNFINISHED),
     "measure/hosted.py": f"{LOG}, and {TEMPORARY}",
-    "importers/reading.py": "moves tables that are on disk, between a summary that has gone and one that comes",
-    "importers/samples.py": "made-up copies for tests and the documentation",
+    "papers/reading.py": "moves tables that are on disk, between a summary that has gone and one that comes",
+    **dict.fromkeys(
+        ["importers/samples.py", "papers/steps/samples.py"], "made-up copies for tests and the documentation"
+    ),
     "store/runs.py": "into a file of durable",
     "store/tarball.py": "into a file of durable",
     "testbed/agent.py": "one file on a host, with a writer of its own",

@@ -83,15 +83,10 @@ def frame(*groups: list[dict[str, Any]]) -> pl.DataFrame:
 
 def tables(*groups: list[dict[str, Any]], **beside: pl.DataFrame) -> Tables:
     """Tables with these runs, the proofs of captured handshakes, and nothing beside them but what is given."""
-    empty = {
-        "handshakes": pl.DataFrame(schema=details.HANDSHAKES),
-        "primitives": pl.DataFrame(schema=details.PRIMITIVE_TIMES),
-        "shares": pl.DataFrame(schema=cpu_shares.BLOCKS),
-    }
-    complete = empty | beside
-    origins = complete["handshakes"]["origin"].unique().sort()
+    handshakes = beside.get("handshakes", pl.DataFrame(schema=details.HANDSHAKES))
+    origins = handshakes["origin"].unique().sort()
     proofs = [{"host": "h", "experiment": "proofs", "arm": "proof", "origin": origin} for origin in origins]
-    return Tables(frame(*groups, proofs), **complete)
+    return Tables(frame(*groups, proofs), **beside)
 
 
 def around(mean: float, spread: float = 0.01, n: int = 10, seed: int = 1) -> list[float]:

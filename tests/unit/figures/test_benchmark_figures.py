@@ -14,11 +14,12 @@ from openedcaptures import DRAFT_27, SIZE, Quic, Tls, key_log
 from quicbed.analysis import benchmark_runs
 from quicbed.analysis.benchmark_runs import Measured
 from quicbed.analysis.place import Place
-from quicbed.claims import papers, published_claims
+from quicbed.claims import papers
 from quicbed.config.model import Project
 from quicbed.figures import benchmark_figures, browser
 from quicbed.figures.output import NotMeasured
-from quicbed.importers import reading, samples
+from quicbed.importers import samples
+from quicbed.papers import published_claims, reading
 from quicbed.report import quic_benchmark
 from quicbed.store import runs
 from wirefixtures import pcap

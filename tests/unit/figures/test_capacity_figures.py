@@ -14,10 +14,10 @@ import capacityruns
 from capacityruns import LOADS, RATE
 from clone import ROOT
 from quicbed.analysis import capacity
+from quicbed.analysis.place import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.figures import capacity_figures, layout
 from quicbed.figures.output import NotMeasured
 from quicbed.report import notebooks
-from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.store import details, runs
 from quicbed.store.paths import RAW_VARIABLE
 from runlinks import filters

@@ -31,9 +31,11 @@ from quicbed.base.untrusted import UntrustedError
 from quicbed.claims import papers
 from quicbed.config.model import ConfigError, parse_model, read_yaml
 from quicbed.contract import events
-from quicbed.importers import files, qir, reading, samples
+from quicbed.importers import files, qir, samples
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import Summary
+from quicbed.papers import reading
+from quicbed.papers.steps import samples as steps
 from quicbed.store import details, provenance, record, runs, stacks, symbols
 from quicbed.store.record import Run, RunsError
 
@@ -309,7 +311,7 @@ def test_one_bad_file_of_highway_costs_its_repetition(rng: random.Random) -> Non
 @property_of(batch=40, share=0.25)
 def test_one_bad_file_of_steps_costs_its_repetition(rng: random.Random) -> None:
     inside = {f"logs/quiche_lsquic/goodput/1/{name}": content for name, content in REPETITION.items()}
-    packets, gaps = samples.gap_files(20, 1)
+    packets, gaps = steps.gap_files(20, 1)
     found: dict[str, bytes] = {}
     for number in range(1, 21):
         bad = rng.choice(list(inside))

@@ -15,12 +15,13 @@ import polars as pl
 import pytest
 
 from clone import ROOT
-from quicbed import importers
+from quicbed import papers
 from quicbed.cli import commands
 from quicbed.config.model import PublishedFormat
-from quicbed.importers import files, reading, samples
+from quicbed.importers import files, samples
 from quicbed.importers.files import CopyError, entries
 from quicbed.importers.summary import EXAMPLES, Summary
+from quicbed.papers import reading
 
 OTHER = "quantum-of-quic"
 """A notebook that shows no published data."""
@@ -148,7 +149,7 @@ def repetition(number: int) -> dict[str, bytes]:
 
 
 def test_every_format_of_the_configuration_has_an_importer() -> None:
-    assert list(importers.FORMATS) == list(get_args(PublishedFormat))
+    assert list(papers.FORMATS) == list(get_args(PublishedFormat))
 
 
 def test_the_command_prints_the_summary_and_writes_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,7 +173,7 @@ def test_a_reader_that_stops_early_is_no_error_to_print(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "runs.parquet").is_file()
 
 
-@pytest.mark.parametrize("name", list(importers.FORMATS))
+@pytest.mark.parametrize("name", list(papers.FORMATS))
 def test_a_copy_of_something_else_is_one_clear_error(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import polars as pl
 import pytest
 
-from quicbed.importers import highway, logs, names, perf, processed, reading, samples, tables
+from quicbed.importers import highway, logs, names, perf, processed, samples, tables
 from quicbed.importers.summary import Summary
+from quicbed.papers import reading
 from quicbed.store import runs
 
 LOGDIR = "results/baseline/goracle/run1"

@@ -12,9 +12,10 @@ import pytest
 
 import fakeruns
 from quicbed.cli import commands
-from quicbed.importers import reading, samples
+from quicbed.importers import samples
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import Summary
+from quicbed.papers import reading
 from quicbed.report.export import result as exported
 from quicbed.store import runs
 

@@ -12,8 +12,9 @@ import pytest
 
 from benchmarkfiles import CLIENT_EVENTS, FOLDER, PLACE, SERVER_EVENTS, STAMP, ping, sample
 from clone import ROOT
-from quicbed.importers import pcapng, quic_benchmark, reading, samples
+from quicbed.importers import pcapng, quic_benchmark, samples
 from quicbed.importers.summary import Summary
+from quicbed.papers import reading
 from quicbed.wire import layers
 from quicbed.wire.pcap import Capture
 from wirefixtures import CLIENT, SERVER, pcap, tcp, udp, varint

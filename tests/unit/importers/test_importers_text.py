@@ -16,9 +16,11 @@ import pytest
 
 import benchmarkfiles
 from quicbed.base import untrusted
-from quicbed.importers import logs, perf, reading, samples
+from quicbed.importers import logs, perf, samples
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import Summary
+from quicbed.papers import reading
+from quicbed.papers.steps.samples import gap_files
 
 PAIR = "quiche_lsquic"
 LOGDIR = "results/baseline/goracle/run1"
@@ -79,7 +81,7 @@ def highway(change: Change) -> dict[str, bytes]:
 
 def steps(change: Change) -> dict[str, bytes]:
     inside = samples.repetition("quiche", "quiche", 20.0, parameters={"rmem_value": 6815744})
-    whole, gaps = samples.gap_files(50, seed=1)
+    whole, gaps = gap_files(50, seed=1)
     return {
         f"results/detailed/{CONFIG}/{CONFIG}-rep1.tar.zst": archive(
             {f"logs/quiche_quiche/goodput/1/{name}": data for name, data in inside.items()}, change

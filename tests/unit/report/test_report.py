@@ -20,11 +20,13 @@ from syrupy.assertion import SnapshotAssertion
 import fakeruns
 import wording
 from clone import ROOT
-from quicbed.analysis import comparison
+from quicbed.analysis import comparison, place
+from quicbed.base.errors import QuicbedError
 from quicbed.cli import commands
 from quicbed.config.model import Project
 from quicbed.figures import goodput, output
-from quicbed.importers import reading, samples
+from quicbed.importers import samples
+from quicbed.papers import reading
 from quicbed.report import notebooks
 from quicbed.report import page as report
 from quicbed.store import details, provenance, runs
@@ -462,29 +464,29 @@ def test_a_fresh_clone_reads_reference_data_and_a_used_one_its_own(
     monkeypatch.delenv("QUICBED_ARTIFACTS", raising=False)
     monkeypatch.delenv("QUICBED_PUBLISHED", raising=False)
     root = clone(tmp_path)
-    fresh = notebooks.place(root / "notebooks")
+    fresh = place.here(root / "notebooks")
     assert fresh.raw == root / "raw" / "reference"
     assert fresh.artifacts == root / "artifacts" / "reference"
     assert fresh.published == {}
     assert fresh.reference
     (root / "artifacts" / "published" / "highway").mkdir(parents=True)
-    assert notebooks.place(root).published == {}  # one that did not end
+    assert place.here(root).published == {}  # one that did not end
     (root / "artifacts" / "published" / "highway" / "import.json").touch()
-    assert notebooks.place(root).published == {"highway": root / "artifacts" / "published" / "highway"}
+    assert place.here(root).published == {"highway": root / "artifacts" / "published" / "highway"}
     monkeypatch.setenv("QUICBED_PUBLISHED", "")
-    assert notebooks.place(root).published == {}
+    assert place.here(root).published == {}
     fakeruns.write_run(root / "raw", fakeruns.make_run())
-    used = notebooks.place(root / "notebooks")
+    used = place.here(root / "notebooks")
     assert used.raw == root / "raw" / "local"
     assert used.artifacts == root / "artifacts"
     assert not used.reference
     # what was measured on another testbed is not shown as if it were this one's
     configure(root, testbed="lab", paths={"raw": "kept/raw", "artifacts": "results"})
-    other = notebooks.place(root / "notebooks")
+    other = place.here(root / "notebooks")
     assert (other.raw, other.artifacts) == (root / "raw" / "reference", root / "results" / "reference")
     made = fakeruns.make_run()
     fakeruns.write_run(root / "kept" / "raw", made | {"testbed": made["testbed"] | {"name": "lab"}})
-    lab = notebooks.place(root / "notebooks")
+    lab = place.here(root / "notebooks")
     assert (lab.raw, lab.artifacts) == (root / "kept" / "raw" / "lab", root / "results")
 
 
@@ -493,9 +495,9 @@ def test_the_environment_says_where_to_read_and_write(tmp_path: Path, monkeypatc
     monkeypatch.setenv("QUICBED_ARTIFACTS", str(tmp_path / "out"))
     monkeypatch.setenv("QUICBED_PUBLISHED", str(tmp_path / "theirs" / "highway"))
     root = clone(tmp_path)
-    place = notebooks.place(root)
-    assert place.published == {"highway": tmp_path / "theirs" / "highway"}
-    assert (place.raw, place.tables, place.figures) == (
+    here = place.here(root)
+    assert here.published == {"highway": tmp_path / "theirs" / "highway"}
+    assert (here.raw, here.tables, here.figures) == (
         tmp_path / "runs",
         tmp_path / "out" / "tables",
         tmp_path / "out" / "figures",
@@ -533,8 +535,8 @@ def test_an_import_that_lies_about_changes_no_results(tmp_path: Path, monkeypatc
 
 
 def test_outside_a_clone_the_remedy_is_named(tmp_path: Path) -> None:
-    with pytest.raises(notebooks.NotebookError, match="not inside a clone"):
-        notebooks.place(tmp_path)
+    with pytest.raises(QuicbedError, match="not inside a clone"):
+        place.here(tmp_path)
 
 
 def test_the_figures_of_one_experiment_are_drawn_as_the_notebook_draws_them(

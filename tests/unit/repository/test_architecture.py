@@ -21,6 +21,7 @@ from quicbed.builds import making
 from quicbed.cli import inputs
 from quicbed.config.model import Project
 from quicbed.measure import certificates
+from quicbed.papers import FORMATS
 from quicbed.plan.cells import builds_needed
 
 PACKAGE = ROOT / "workflow" / "quicbed"
@@ -164,10 +165,8 @@ def test_the_report_comes_from_everything_that_verdicts_are_made_of() -> None:
 
 
 def test_every_importer_is_known_by_its_format() -> None:
-    for name in ("highway", "steps", "quic-benchmark", "qir"):
-        assert f"workflow/quicbed/{inputs.importer(name).replace('.', '/')[8:]}.py" in behind(
-            inputs.of_modules(ROOT, [inputs.importer(name)])
-        )
+    for known in FORMATS.values():
+        assert f"workflow/{known.importer.replace('.', '/')}.py" in behind(inputs.of_modules(ROOT, [known.importer]))
 
 
 def test_no_data_of_the_reading_wing_is_forgotten(architecture: ModuleType) -> None:

@@ -28,9 +28,10 @@ from quicbed.cli import commands
 from quicbed.config.model import ConfigError
 from quicbed.figures import output
 from quicbed.figures.handshake_tables import Printed
-from quicbed.importers import logs, pcapng, reading, samples
+from quicbed.importers import logs, pcapng, samples
 from quicbed.importers import perf as recordings
 from quicbed.importers.files import CopyError
+from quicbed.papers import reading
 from quicbed.report import look
 from quicbed.report import page as report
 from quicbed.store import details, runs, symbols

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import polars as pl
 
+from quicbed import importers
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
 from quicbed.importers import quic_benchmark, tables
@@ -32,10 +33,6 @@ from quicbed.wire.pcap import CaptureError
 from quicbed.wire.tshark import TsharkError
 
 SOURCE = quic_benchmark.SOURCE
-MISSING_COPY = (
-    "name a local copy of the data set as <code>published: {quic-benchmark: PATH}</code> in config/config.yaml; "
-    "<code>make all</code> and <code>make figures</code> then import it (docs/importing.md)."
-)
 HANDSHAKES, DOWNLOADS = "handshake", "download"
 EVENTS = "client.jsonl"
 
@@ -89,7 +86,7 @@ def published(directory: Path | None) -> Measured:
     """What was imported into *directory*; nothing, with the reason, without one or where no import ended there."""
     needed = (SUMMARY_FILE, "runs.parquet", "phases.parquet", "packets.parquet")
     if directory is None or not all((directory / name).is_file() for name in needed):
-        return Measured(*_empty(), pl.DataFrame(schema=tables.RUNS), missing=MISSING_COPY)
+        return Measured(*_empty(), pl.DataFrame(schema=tables.RUNS), missing=importers.missing_copy(SOURCE))
     place = pl.col("transport").alias("library"), pl.col("experiment").alias("label")
     phases = pl.read_parquet(directory / "phases.parquet").with_columns(*place, connection=pl.lit(0, pl.Int64))
     packets = pl.read_parquet(directory / "packets.parquet").with_columns(*place)

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from quicbed import importers
 from quicbed.analysis import comparison
 from quicbed.base import statistics
 from quicbed.importers import tables
@@ -216,12 +217,6 @@ NUMBERS: Mapping[str, str] = {
 """Figures by directory of the data set; Fig. 6 is of the same runs as Fig. 5."""
 
 
-MISSING_COPY = (
-    "name a local copy of the data set as <code>published: {highway: PATH}</code> in config/config.yaml; "
-    "<code>make all</code> and <code>make figures</code> then import it (docs/importing.md)."
-)
-
-
 @dataclass(frozen=True)
 class Published:
     """Tables of the published results."""
@@ -256,7 +251,7 @@ def published(directory: Path | None) -> Published:
         read("runs", tables.RUNS),
         read("cpu_shares", tables.CPU_SHARES),
         read("processed", tables.PROCESSED),
-        None if there else MISSING_COPY,
+        None if there else importers.missing_copy(SOURCE),
     )
 
 

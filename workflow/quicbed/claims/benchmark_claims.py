@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import polars as pl
 
-from quicbed.analysis import cpu_shares
 from quicbed.analysis.benchmark_runs import Measured
 from quicbed.claims import verdicts
-from quicbed.store import details
 
 PAPER = "quic-benchmark"
 EXPERIMENT = "delay-loss"
@@ -36,5 +34,4 @@ def benchmark_campaigns(found: Measured) -> verdicts.Tables:
         .sort("cell", "origin")
         .with_columns(block=pl.int_range(pl.len(), dtype=pl.Int64).over("cell"))
     )
-    nothing = pl.DataFrame(schema=details.HANDSHAKES), pl.DataFrame(), pl.DataFrame(schema=cpu_shares.BLOCKS)
-    return verdicts.Tables(table, *nothing, published=True)
+    return verdicts.Tables(table, published=True)

@@ -15,7 +15,7 @@ import polars as pl
 from quicbed.analysis import cpu_shares, highway_runs
 from quicbed.analysis.highway_runs import Published
 from quicbed.claims import verdicts
-from quicbed.store import details, runs
+from quicbed.store import runs
 
 PAPER = "quic-on-the-highway"
 NATIVE = "hardware-native"
@@ -34,8 +34,7 @@ _SHARES = {
 def highway_campaigns(found: Published) -> verdicts.Tables:
     """The published runs as if they were a campaign of each of our experiments."""
     table = _runs(found)
-    handshakes, primitives = pl.DataFrame(schema=details.HANDSHAKES), pl.DataFrame()
-    return verdicts.Tables(table, handshakes, primitives, _shares(found, table), published=True)
+    return verdicts.Tables(table, shares=_shares(found, table), published=True)
 
 
 def _runs(found: Published) -> pl.DataFrame:

@@ -100,12 +100,15 @@ PUBLISHED = "published"
 
 @dataclass(frozen=True)
 class Tables:
-    """What claims read: `quicbed.store.runs`, `quicbed.store.details`, and shares of processor time by block."""
+    """What claims read: `quicbed.store.runs`, `quicbed.store.details`, and `quicbed.analysis.cpu_shares.BLOCKS`.
+
+    There may be runs alone, for claims that read nothing else.
+    """
 
     runs: pl.DataFrame
-    handshakes: pl.DataFrame
-    primitives: pl.DataFrame
-    shares: pl.DataFrame  # columns of `quicbed.analysis.cpu_shares.BLOCKS`
+    handshakes: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=details.HANDSHAKES))
+    primitives: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=details.PRIMITIVE_TIMES))
+    shares: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=cpu_shares.BLOCKS))
     published: bool = False  # raw data of the authors, not what was measured here
     floors: pl.DataFrame = field(default_factory=lambda: pl.DataFrame(schema=details.FLOORS))
     campaigns: analysis.Campaigns = field(init=False)  # of the runs
@@ -123,13 +126,6 @@ def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: det
         cpu_shares.profiled(table, raw, root, name).blocks for name in (cpu_shares.EXPERIMENT, cpu_shares.BYPASS)
     ]
     return Tables(table, beside.handshakes, beside.primitives, pl.concat(profiled), floors=beside.floors)
-
-
-def of_runs(table: pl.DataFrame) -> Tables:
-    """Runs alone, for claims that read nothing else."""
-    schemas = (details.HANDSHAKES, details.PRIMITIVE_TIMES, cpu_shares.BLOCKS)
-    handshakes, primitives, shares = (pl.DataFrame(schema=schema) for schema in schemas)
-    return Tables(table, handshakes, primitives, shares)
 
 
 @dataclass(frozen=True)

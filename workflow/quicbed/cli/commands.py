@@ -26,7 +26,8 @@ from quicbed.base.errors import QuicbedError
 from quicbed.base.untrusted import visible
 from quicbed.cli.parser import Parser
 from quicbed.config.model import ConfigError, Project
-from quicbed.importers import FORMATS, imported
+from quicbed.importers import imported
+from quicbed.papers import FORMATS
 from quicbed.store.record import STATUSES
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -308,7 +309,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("packets", _packets, text)
     command.add_argument("archive", type=Path, nargs="*", help="archives (default: the reference data)")
     command = add("import", _import, "read published results into tables like those of our own runs")
-    command.add_argument("format", choices=list(FORMATS), help="; ".join(f"{k}: {v}" for k, v in FORMATS.items()))
+    command.add_argument("format", choices=list(FORMATS), help="; ".join(f"{k}: {v.what}" for k, v in FORMATS.items()))
     command.add_argument("path", type=Path, help="local copy: a folder, a tar archive, or a result.json (qir)")
     command.add_argument("--out", type=Path, metavar="DIR", help="default: artifacts/published/<format>")
     command = add("export", _export, "write measured runs in another project's format")
@@ -460,11 +461,11 @@ def _plan(arguments: argparse.Namespace) -> None:
 
 
 def _list(arguments: argparse.Namespace) -> None:
+    from quicbed.analysis import place
     from quicbed.cli import listing, terminal
-    from quicbed.report import notebooks
 
     project = project_of(arguments)
-    raw = arguments.raw or notebooks.place(ROOT, project.config).raw
+    raw = arguments.raw or place.here(ROOT, project.config).raw
     wanted = listing.Wanted(raw, arguments.experiment, arguments.status)
     terminal.show_table(*listing.table(project, arguments.kind, wanted))
 
@@ -674,8 +675,8 @@ def _places(
     arguments: argparse.Namespace, artifacts: Path, published: Sequence[Path] = (), table: Path | None = None
 ) -> dict[str, str]:
     """Environment of notebooks or the report: where they read and write."""
+    from quicbed.analysis import place
     from quicbed.config.model import PICTURES_VARIABLE
-    from quicbed.report import notebooks
     from quicbed.store import paths
 
     project = project_of(arguments)
@@ -683,8 +684,8 @@ def _places(
         paths.RAW_VARIABLE: str(arguments.raw.resolve()),
         paths.TABLE_VARIABLE: str(table.resolve()) if table else "",
         paths.VERDICTS_VARIABLE: _judged_of(project, arguments.raw) if table else "",
-        notebooks.ARTIFACTS_VARIABLE: str(artifacts.resolve()),
-        notebooks.PUBLISHED_VARIABLE: os.pathsep.join(str(path.resolve()) for path in published),
+        place.ARTIFACTS_VARIABLE: str(artifacts.resolve()),
+        place.PUBLISHED_VARIABLE: os.pathsep.join(str(path.resolve()) for path in published),
         PICTURES_VARIABLE: ",".join(project.config.pictures),
     }
 
@@ -763,10 +764,11 @@ def _report(arguments: argparse.Namespace) -> None:
 
 
 def _claims(arguments: argparse.Namespace) -> None:
-    from quicbed.claims import causes, claims_report, judged, published_claims, verdicts
+    from quicbed.analysis import place
+    from quicbed.claims import causes, claims_report, judged, verdicts
     from quicbed.claims import papers as claims
     from quicbed.cli import terminal
-    from quicbed.report import notebooks
+    from quicbed.papers import published_claims
     from quicbed.store import details, runs
 
     known_verdicts = get_args(verdicts.Verdict)
@@ -775,7 +777,7 @@ def _claims(arguments: argparse.Namespace) -> None:
     project = project_of(arguments)
     every = claims.stated(project)
     shown = claims.chosen(every, arguments.claim or [one.id for one in every])
-    here = notebooks.place(ROOT, project.config)
+    here = place.here(ROOT, project.config)
     raw = arguments.raw or here.raw
     # all of a paper are judged together, whatever is shown of them
     papers = {one.name for one in shown}
@@ -803,12 +805,13 @@ def _claims(arguments: argparse.Namespace) -> None:
 
 
 def _summary(arguments: argparse.Namespace) -> None:
+    from quicbed.analysis import place
     from quicbed.claims import judged, verdicts
-    from quicbed.report import made_with, notebooks, summary
+    from quicbed.report import made_with, summary
     from quicbed.store import details, runs
 
     project = project_of(arguments)
-    here = notebooks.place(ROOT, project.config)
+    here = place.here(ROOT, project.config)
     raw = arguments.raw or here.raw
     made = here.artifacts / "tables" / "runs.parquet"
     table, beside = details.everything(raw, os.cpu_count() or 1, made)
@@ -824,9 +827,8 @@ def _summary(arguments: argparse.Namespace) -> None:
 
 
 def _predict(arguments: argparse.Namespace) -> None:
-    from quicbed.analysis import additivity
+    from quicbed.analysis import additivity, place
     from quicbed.config import algorithms
-    from quicbed.report import notebooks
     from quicbed.store import details, paths, runs
 
     project = project_of(arguments)
@@ -834,7 +836,7 @@ def _predict(arguments: argparse.Namespace) -> None:
         raise ConfigError(f"library `{arguments.library}` is unknown; known are {', '.join(project.libraries)}")
     known = algorithms.read(project.root)
     group, signature = known.group(arguments.group).name, known.signature(arguments.signature).name
-    raw = arguments.raw or notebooks.place(ROOT, project.config).raw
+    raw = arguments.raw or place.here(ROOT, project.config).raw
     if arguments.table:
         os.environ.update(
             {paths.RAW_VARIABLE: str(raw.resolve()), paths.TABLE_VARIABLE: str(arguments.table.resolve())}
@@ -874,7 +876,7 @@ def _write_packets(archives: Sequence[Path]) -> None:
 
 
 def _import(arguments: argparse.Namespace) -> None:
-    from quicbed.importers import reading
+    from quicbed.papers import reading
 
     out: Path | None = arguments.out
     if out is None:

@@ -33,11 +33,6 @@ def of_notebook(root: Path, notebook: Path) -> list[str]:
     return of_modules(root, imported_modules(root, "quicbed", code))
 
 
-def importer(published: str) -> str:
-    """The module that reads a format of published results."""
-    return f"quicbed.importers.{published.replace('-', '_')}"
-
-
 def of_modules(root: Path, names: Iterable[str]) -> list[str]:
     """Files of modules, of all they import, directly or not, and what all these read; sorted."""
     known: set[str] = set()

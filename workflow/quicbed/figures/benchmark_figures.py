@@ -13,7 +13,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import benchmark_runs, comparison
+from quicbed.analysis import benchmark_runs
 from quicbed.analysis.benchmark_runs import DOWNLOADS, HANDSHAKES, Measured
 from quicbed.analysis.place import Place
 from quicbed.figures import layout, output
@@ -700,10 +700,4 @@ def drawn(published: Measured, own: Measured, titles: Mapping[str, str]) -> list
 
 def save(published: Measured, own: Measured, titles: Mapping[str, str], here: Place) -> dict[str, Saved]:
     """Draw every figure and write it and its table; what an earlier call wrote is removed. By name."""
-    for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
-        file.unlink()
-    figures = drawn(published, own, titles)
-    for one in figures:
-        comparison.write_figure_table(one.table, one.name, here.tables)
-    saved = output.save(figures, here.figures, root=here.root) if figures else []
-    return {one.drawn.name: one for one in saved}
+    return output.save_all(drawn(published, own, titles), PREFIX, here)

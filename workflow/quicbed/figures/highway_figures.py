@@ -97,8 +97,6 @@ def beside(
     figure of pairs of hosts has the other testbeds of ours too; of a single pair there is only the table. What an
     earlier call wrote is removed: it may show a copy that is not told any more.
     """
-    for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
-        file.unlink()
     others = table.clear() if here.reference else highway_runs.of_other_testbeds(here.raw, highway_runs.FIG9.experiment)
     by_host = pl.concat([table, others])
     drawn = [
@@ -112,13 +110,12 @@ def beside(
     ]
     found = [one for one in drawn if one is not None]
     tables = {one.name: one.table for one in found}
+    saved = output.save_all(found, PREFIX, here)
     hosts = pl.concat(_summaries(highway_runs.FIG9, published, by_host)[:2])
     if not hosts.is_empty():
         tables[highway_runs.FIG9.name] = hosts
-    for name, one in tables.items():
-        comparison.write_figure_table(one, name, here.tables)
-    saved = output.save(found, here.figures, root=here.root) if found else []
-    return Beside({one.drawn.name: one for one in saved}, tables, titles)
+        comparison.write_figure_table(hosts, highway_runs.FIG9.name, here.tables)
+    return Beside(saved, tables, titles)
 
 
 # ---- settings of single libraries ------------------------------------------------------------------------------------

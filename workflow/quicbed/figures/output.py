@@ -16,6 +16,8 @@ from xml.etree import ElementTree
 import plotly.graph_objects as go
 import polars as pl
 
+from quicbed.analysis import comparison
+from quicbed.analysis.place import Place
 from quicbed.base import durable
 from quicbed.base.revision import revision
 from quicbed.config.model import PICTURES, PICTURES_VARIABLE
@@ -113,6 +115,16 @@ def save(drawn: Drawn | Sequence[Drawn], directory: Path, *, root: Path | None =
     directory.mkdir(parents=True, exist_ok=True)
     skipped = _write_static(wanted, directory)
     return [_write_pages(one, directory, skipped, root) for one in wanted]
+
+
+def save_all(drawn: Sequence[Drawn], prefix: str, here: Place) -> dict[str, Saved]:
+    """Write figures and their tables, by name; what an earlier call wrote with names that begin alike is removed."""
+    for file in (*here.figures.glob(f"{prefix}*"), *here.tables.glob(f"{prefix}*")):
+        file.unlink()
+    for one in drawn:
+        comparison.write_figure_table(one.table, one.name, here.tables)
+    saved = save(drawn, here.figures, root=here.root) if drawn else []
+    return {one.drawn.name: one for one in saved}
 
 
 def _write_pages(drawn: Drawn, directory: Path, skipped: str | None, root: Path | None) -> Saved:

@@ -74,7 +74,7 @@ class _Gathered:
 
 
 def read(copy: Path, out: Path, summary: Summary) -> None:
-    """Import a copy of the results; see `quicbed.importers.reading.read`."""
+    """Import a copy of the results; see `quicbed.papers.reading.read`."""
     gathered = _Gathered(mappings=_mappings_beside(copy))
     # folding a recording takes longer than everything else of its repetition
     workers = min(2, os.cpu_count() or 1)

@@ -43,7 +43,7 @@ BULK = frozenset({"goodput", "crosstraffic"})
 
 
 def read(copy: Path, out: Path, summary: Summary) -> None:
-    """Import a result.json, or every one in a folder or archive; see `quicbed.importers.reading.read`."""
+    """Import a result.json, or every one in a folder or archive; see `quicbed.papers.reading.read`."""
     results: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     for entry in entries(copy, summary):

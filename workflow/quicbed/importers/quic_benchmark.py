@@ -95,7 +95,7 @@ class _Sample:
 
 
 def read(copy: Path, out: Path, summary: Summary) -> None:
-    """Import a copy of the samples; see `quicbed.importers.reading.read`."""
+    """Import a copy of the samples; see `quicbed.papers.reading.read`."""
     samples: dict[str, _Sample] = {}
     for entry in entries(copy, summary):
         _take(entry, samples, summary)

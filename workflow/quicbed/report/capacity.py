@@ -9,8 +9,8 @@ import polars as pl
 from quicbed.analysis import capacity, comparison
 from quicbed.figures import capacity_figures
 from quicbed.figures.output import NotMeasured
-from quicbed.report import sections
-from quicbed.report.sections import Section
+from quicbed.papers import sections
+from quicbed.papers.sections import Section
 from quicbed.store import details, runs
 
 

@@ -8,8 +8,9 @@ from quicbed.analysis import cpu_shares
 from quicbed.figures import cpu_figures, findings, io_figures, link_figures
 from quicbed.figures.output import NotMeasured
 from quicbed.figures.sheets import Sheet
-from quicbed.report import results, sections
-from quicbed.report.sections import Section
+from quicbed.papers import sections
+from quicbed.papers.sections import Section
+from quicbed.report import results
 
 
 class Dissecting(sections.Paper):

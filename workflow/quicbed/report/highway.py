@@ -19,8 +19,8 @@ from quicbed.figures import (
 )
 from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
-from quicbed.report import sections
-from quicbed.report.sections import Section
+from quicbed.papers import sections
+from quicbed.papers.sections import Section
 
 FOUND: Mapping[str, Mapping[str, str]] = {
     "highway-fig5": {"32x": "Goodput with 32 times the receive buffer of Linux"},

@@ -14,7 +14,7 @@ from quicbed.base.statistics import paired_ratio
 from quicbed.figures import output, ratio_figures
 from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
-from quicbed.report import sections
+from quicbed.papers import sections
 
 _ENDS = ["client_library", "server_library"]
 _SCHEMA = {"library": pl.String(), "ratio": pl.Float64(), "low": pl.Float64(), "high": pl.Float64(), "n": pl.Int64()}

@@ -32,12 +32,13 @@ import polars as pl
 
 from quicbed.analysis import comparison, dissect, paired_runs
 from quicbed.base import durable
-from quicbed.claims import claims_report, published_claims, verdicts
+from quicbed.claims import claims_report, verdicts
 from quicbed.claims import judged as judging
 from quicbed.config.model import Project
 from quicbed.figures import cost_figures, cpu_figures, findings, handshake_tables, sheets
 from quicbed.figures.handshake_tables import Printed
 from quicbed.figures.sheets import Sheet, latency_summary, summary
+from quicbed.papers import published_claims
 from quicbed.plan.arms import ARMS, CAPTURED
 from quicbed.report import grid, made_with, pictures, results, workflow_report
 from quicbed.report import summary as answering

@@ -21,8 +21,8 @@ from quicbed.figures import (
 from quicbed.figures.handshake_tables import Printed
 from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
-from quicbed.report import sections
-from quicbed.report.sections import Section
+from quicbed.papers import sections
+from quicbed.papers.sections import Section
 from quicbed.store import details
 
 KEMS = {

@@ -11,8 +11,8 @@ from quicbed.figures import benchmark_figures, findings, sheets
 from quicbed.figures.findings import Found
 from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
-from quicbed.report import sections
-from quicbed.report.sections import Section
+from quicbed.papers import sections
+from quicbed.papers.sections import Section
 
 FOUND: Mapping[str, Callable[[Measured, Mapping[str, str]], Found | None]] = {
     "flow": benchmark_figures.found_flow,

@@ -54,7 +54,7 @@ def of_paper(name: str, table: pl.DataFrame, raw: Path, project: Project) -> She
         return sheet(known.of_papers([name]), table, project)
     stated = [one for one in papers.stated(project) if one.name == name]
     if {one.claim.reads.table for one in stated} <= {"runs"}:
-        found = verdicts.of_runs(table)  # reading captured handshakes and samples takes many times as long
+        found = verdicts.Tables(table)  # reading captured handshakes and samples takes many times as long
     else:
         found = verdicts.tables(raw, project.root, table)
     return sheet(verdicts.evaluate(project, stated, found), table, project)

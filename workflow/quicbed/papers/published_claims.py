@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from quicbed.analysis import benchmark_runs, highway_runs, steps_runs
-from quicbed.claims import benchmark_claims, highway_claims, steps_claims, verdicts
+from quicbed.analysis import benchmark_runs, highway_runs
+from quicbed.claims import benchmark_claims, highway_claims, verdicts
 from quicbed.claims.papers import Stated
 from quicbed.claims.verdicts import Result
 from quicbed.config.model import Project
+from quicbed.papers.steps import claims as steps
 
 
 def evaluate(project: Project, claims: Sequence[Stated], imported: Mapping[str, Path]) -> list[Result]:
@@ -18,11 +19,10 @@ def evaluate(project: Project, claims: Sequence[Stated], imported: Mapping[str, 
     *imported* are directories of tables by format; nothing else is looked at.
     """
     theirs = highway_runs.published(imported.get(highway_runs.SOURCE))
-    steps = steps_runs.published(imported.get(steps_runs.SOURCE))
     samples = benchmark_runs.published(imported.get(benchmark_runs.SOURCE))
     found = {
         highway_claims.PAPER: None if theirs.empty else highway_claims.highway_campaigns(theirs),
-        steps_claims.PAPER: None if steps.empty else steps_claims.steps_campaigns(steps),
+        steps.PAPER: steps.campaigns(imported.get(steps.SOURCE)),
         benchmark_claims.PAPER: None if samples.runs.is_empty() else benchmark_claims.benchmark_campaigns(samples),
     }
     results: list[Result] = []

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from quicbed.analysis import comparison, floors, steps_runs
-from quicbed.figures import findings, precision_figures, steps_figures
+from quicbed.analysis import comparison, floors
+from quicbed.figures import findings
 from quicbed.figures.findings import Found
 from quicbed.figures.output import NotMeasured
 from quicbed.figures.sheets import Sheet
-from quicbed.report import sections
-from quicbed.report.sections import Section
+from quicbed.papers import sections
+from quicbed.papers.sections import Section
+from quicbed.papers.steps import analysis, figures, precision
 from quicbed.store import details, runs
 
 
@@ -29,37 +30,35 @@ class Steps(sections.Paper):
 
     def __init__(self) -> None:
         super().__init__()
-        self.published = steps_runs.published(self.here.published.get(steps_runs.SOURCE))
+        self.published = analysis.published(self.here.published.get(analysis.SOURCE))
         found = details.read(self.here.raw)
         self._floors = found.floors
-        self._beside = steps_figures.beside(
-            self.published, self.table, found.pacing, self.here, self.titles, found.floors
-        )
+        self._beside = figures.beside(self.published, self.table, found.pacing, self.here, self.titles, found.floors)
 
     def cdf(self, name: str) -> Pacing:
         """A figure by its name, what was found, and how to measure ours where it is not there."""
-        figure = steps_figures.FIGURES[name]
+        figure = figures.FIGURES[name]
         known = self._beside.sides[figure.experiment]
-        told = steps_figures.found(figure.quantity, known, self._beside.names)
+        told = figures.found(figure.quantity, known, self._beside.names)
         return Pacing(self._beside.show(name), told, missing=self._beside.missing(figure.experiment))
 
     def floor(self) -> Sheet | None:
         """How precisely the hosts of our runs send and stamp packets; None where nothing tells."""
-        return steps_figures.floor_table(self._beside.sides, self.here)
+        return figures.floor_table(self._beside.sides, self.here)
 
     def drops(self, name: str, experiment: str) -> Pacing:
         """Table 1 or 2, which is no figure."""
         known, names = self._beside.sides[experiment], self._beside.names
         return Pacing(
             None,
-            steps_figures.found_drops(known, names),
-            steps_figures.table(name, experiment, known, names, self.here),
+            figures.found_drops(known, names),
+            figures.table(name, experiment, known, names, self.here),
             self._beside.missing(experiment),
         )
 
     def ciphers(self, metric: str, what: str) -> Found | None:
         """How a metric of runs changes by cipher, within blocks, beside what an A/A arm of each library shows."""
-        campaign = runs.select_campaign(self.table, steps_runs.CIPHER)
+        campaign = runs.select_campaign(self.table, analysis.CIPHER)
         if campaign.is_empty():
             return None
         table = comparison.figure_table(campaign, metric)
@@ -75,13 +74,11 @@ class Steps(sections.Paper):
 
     def precision(self) -> Section:
         """Pacing precision by rate and load: the figure, what was found, and all numbers."""
-        campaign = runs.select_campaign(self.table, steps_runs.PRECISION)
+        campaign = runs.select_campaign(self.table, analysis.PRECISION)
         if campaign.is_empty():
-            return Section(NotMeasured(steps_runs.PRECISION))
-        table = precision_figures.by_rate(campaign)
-        comparison.write_figure_table(table, precision_figures.NAME, self.here.tables)
+            return Section(NotMeasured(analysis.PRECISION))
+        table = precision.by_rate(campaign)
+        comparison.write_figure_table(table, precision.NAME, self.here.tables)
         floor = floors.of_campaign(self._floors, campaign["campaign"][0])
-        drawn = precision_figures.precision(campaign, table, floor)
-        return Section(
-            self.save(drawn), precision_figures.found(table, floor), precision_figures.sheet(campaign, table)
-        )
+        drawn = precision.precision(campaign, table, floor)
+        return Section(self.save(drawn), precision.found(table, floor), precision.sheet(campaign, table))

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from quicbed.analysis import comparison, paired_runs
+from quicbed.analysis import comparison, paired_runs, place
 from quicbed.claims import papers
 from quicbed.config.model import Project
 from quicbed.figures import cost_figures, findings, output, sheets
 from quicbed.figures.findings import Found
 from quicbed.figures.output import Drawn, NotMeasured, Saved
-from quicbed.report import notebooks
 from quicbed.store import runs
 
 Titles = Mapping[str, str]
@@ -45,7 +44,7 @@ class Paper:
     """The file in config/claims/ of the paper."""
 
     def __init__(self) -> None:
-        self.here = notebooks.place()
+        self.here = place.here()
         self.project = Project(self.here.root)
         self.table = runs.without(runs.table(self.here.raw), self.project.left_out)
         self.campaigns = comparison.Campaigns(self.table)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import polars as pl
 
+from quicbed import importers
 from quicbed.analysis import comparison
 from quicbed.base import statistics
 from quicbed.importers import names, tables
@@ -24,10 +25,6 @@ from quicbed.store import runs
 from quicbed.wire import pacing
 
 SOURCE = "steps"
-MISSING_COPY = (
-    "name a local copy of the data set as <code>published: {steps: PATH}</code> in config/config.yaml; "
-    "<code>make all</code> and <code>make figures</code> then import it (docs/importing.md)."
-)
 BASELINE, CONGESTION_CONTROL, FQ, GSO, ETF = (
     f"pacing-{name}" for name in ("baseline", "congestion-control", "fq", "gso", "etf")
 )
@@ -91,7 +88,7 @@ def published(directory: Path | None) -> Published:
     """What was imported into *directory*; nothing, with the reason, without one or where no import ended there."""
     nothing = pl.DataFrame(schema=tables.RUNS | {"configuration": pl.String()}), pl.DataFrame(schema=_KEPT)
     if directory is None or not all((directory / name).is_file() for name in (SUMMARY_FILE, "runs.parquet")):
-        return Published(*nothing, MISSING_COPY)
+        return Published(*nothing, importers.missing_copy(SOURCE))
     kept = _distributions(directory / "gaps")
     logged = pl.read_parquet(directory / "runs.parquet")
     trains = kept.filter(pl.col("quantity") == pacing.TRAINS)

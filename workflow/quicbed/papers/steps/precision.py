@@ -10,11 +10,12 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, steps_runs
+from quicbed.analysis import comparison
 from quicbed.analysis.floors import Floor
 from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.sheets import Sheet, leading
+from quicbed.papers.steps import analysis
 from quicbed.store import runs
 
 NAME = "steps-precision"
@@ -41,7 +42,7 @@ def by_rate(campaign: pl.DataFrame) -> pl.DataFrame:
     """
     main = campaign.filter(pl.col("arm") == "main")
     used = comparison.counted(main).filter(pl.col(METRIC).is_not_null())
-    numbers = steps_runs.numbers(used).select(
+    numbers = analysis.numbers(used).select(
         "label", "goodput_mbps", mean_low=f"{METRIC}_low", mean_high=f"{METRIC}_high"
     )
     transfer_s = 8e-6 * pl.col("bytes") / pl.col("goodput_mbps")

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
 from quicbed.base import durable, untrusted
 from quicbed.base.untrusted import UntrustedError
-from quicbed.importers import FORMATS, highway, qir, quic_benchmark, steps
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import SUMMARY_FILE, Summary
-
-IMPORTERS: Mapping[str, ModuleType] = {
-    "highway": highway,
-    "steps": steps,
-    "quic-benchmark": quic_benchmark,
-    "qir": qir,
-}
-
+from quicbed.papers import FORMATS
 
 JOURNAL = ".import-files.json"
 """Names of what an import that has not ended is taking away and putting there."""
@@ -34,7 +25,7 @@ def read(name: str, copy: Path, out: Path) -> Summary:
     """
     if not copy.exists():
         raise CopyError(f"{copy}: no such file or folder; name a local copy of the data")
-    importer = IMPORTERS[name]
+    importer = importlib.import_module(FORMATS[name].importer)
     out = out.resolve()  # `.` has no name
     if not out.name:
         raise CopyError(f"{out}: is no folder for tables; name one in it with --out")
@@ -48,7 +39,7 @@ def read(name: str, copy: Path, out: Path) -> Summary:
         if not any(summary.tables.values()):
             reasons = "; ".join(f"{count} x {reason}" for reason, count in summary.skipped.items())
             found = f"among {summary.files} files ({reasons})" if reasons else f"among {summary.files} files"
-            raise CopyError(f"{copy}: nothing of {FORMATS[name]} found {found}; expected {importer.LAYOUT}")
+            raise CopyError(f"{copy}: nothing of {FORMATS[name].what} found {found}; expected {importer.LAYOUT}")
         _replace(partial, out, summary)
     finally:
         shutil.rmtree(partial, ignore_errors=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 from pathlib import Path
@@ -11,76 +10,22 @@ from typing import Any
 import polars as pl
 import pytest
 
-import fakeruns
 from clone import ROOT
-from quicbed.analysis import steps_runs
-from quicbed.analysis.place import Place
-from quicbed.analysis.steps_runs import Published
-from quicbed.claims import papers, published_claims
-from quicbed.config.model import Project
-from quicbed.figures import goodput, output, steps_figures
+from pacedruns import MS, copied, own, place, times
+from quicbed.analysis.place import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
+from quicbed.figures import goodput, output
 from quicbed.figures.output import NotMeasured
-from quicbed.figures.steps_figures import Side
-from quicbed.importers import reading, samples
-from quicbed.report.notebooks import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
+from quicbed.papers.steps import analysis, figures
+from quicbed.papers.steps.analysis import Published
+from quicbed.papers.steps.figures import Side
 from quicbed.store import details, runs
 from quicbed.store.paths import RAW_VARIABLE
 from quicbed.wire import pacing
-from quicbed.wire.trains import with_trains
 
-MS = 1_000_000
-NOTHING = steps_runs.published(None)
+NOTHING = analysis.published(None)
 NO_RUNS = pl.DataFrame(schema=runs.SCHEMA)
 NO_PACING = pl.DataFrame(schema=details.PACED)
 NAMES = {"quiche": "quiche", "tcp-tls": "TCP+TLS"}
-
-
-def times(trains: list[int], gap: int = MS) -> list[int]:
-    """Packets in trains of these lengths, 10 µs apart; *gap* ns between the last of a train and the next one."""
-    steps = itertools.chain.from_iterable([gap, *[10_000] * (length - 1)] for length in trains)
-    return list(itertools.accumulate(steps))
-
-
-def copied(tmp_path: Path, repetitions: dict[str, list[list[int]]]) -> Published:
-    """What is imported of a copy with gap files alone, by configuration and repetition from 1 on."""
-    files = {}
-    for name, found in repetitions.items():
-        for number, packets in enumerate(found, 1):
-            rows = [[moment, moment, 1482, -1] for moment in packets]
-            files[f"build/data/{name}/{name}-rep{number}.pcap.json"] = json.dumps(rows).encode()
-    reading.read("steps", samples.write(files, tmp_path / "copy"), tmp_path / "published")
-    return steps_runs.published(tmp_path / "published")
-
-
-def own(
-    raw: Path,
-    experiment: str,
-    cells: dict[tuple[str, str], list[int]],
-    *,
-    blocks: int = 2,
-    more: dict[str, float] | None = None,
-    **changes: Any,
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Runs of cells, by library and label, that are traced as told; the tables of runs and of their gaps and trains."""
-    for (library, label), packets in cells.items():
-        sent = with_trains(pl.LazyFrame({"time_ns": packets})).collect()
-        kept = pacing.distributions(sent)
-        gaps, trains = (kept.filter(pl.col("quantity") == name) for name in (pacing.GAPS, pacing.TRAINS))
-        for block in range(1, blocks + 1):
-            endpoint = {"library": library, "flavour": "stock", "version": "1", "build": library}
-            cell = {"id": f"{library}-{label}", "slug": "x", "label": label, "arm": "main", "baseline": None}
-            metrics = {"goodput_mbps": 30.0 + block, "bytes": 1 << 20, "dropped_packets": 10 * block} | (more or {})
-            told = {"cell": cell, "client": endpoint, "server": endpoint, "metrics": metrics | pacing.metrics(sent)}
-            run = fakeruns.make_run(experiment=experiment, block=block, **(told | changes))
-            directory = fakeruns.write_run(raw, run)
-            values = {"gap_ns": gaps["value"].to_list(), "gaps": gaps["count"].to_list()}
-            values |= {"train_packets": trains["value"].to_list(), "packets": trains["count"].to_list()}
-            (directory / "pacing.json").write_text(json.dumps({"format": 1, **values}), encoding="utf-8")
-    return runs.table(raw), details.read(raw).pacing
-
-
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path, tmp_path / "raw", tmp_path / "artifacts", {})
 
 
 def shares(curves: pl.DataFrame, quantity: str = pacing.TRAINS) -> list[tuple[int, float]]:
@@ -92,15 +37,15 @@ def shares(curves: pl.DataFrame, quantity: str = pacing.TRAINS) -> list[tuple[in
 
 def test_published_repetitions_are_pooled_and_no_gap_is_taken_across_them(tmp_path: Path) -> None:
     found = copied(tmp_path, {"picoquic-cubic": [times([1, 3]), times([6])], "picoquic-bbr": [times([1])]})
-    curves = steps_runs.published_curves(found, "pacing-baseline")
+    curves = analysis.published_curves(found, "pacing-baseline")
     # of four and six packets; a gap of 10 µs, and one of 1 ms within the first repetition
     assert shares(curves) == [(1, 0.1), (3, pytest.approx(0.4)), (6, 1.0)]
     assert shares(curves, pacing.GAPS) == [(10_000, pytest.approx(7 / 8)), (MS, 1.0)]
     assert curves.select("library", "label", "runs", "source").unique().rows() == [("picoquic", "baseline", 2, "steps")]
     # the same repetitions with another name
-    again = steps_runs.published_curves(found, "pacing-congestion-control")
+    again = analysis.published_curves(found, "pacing-congestion-control")
     assert shares(again.filter(pl.col("label") == "CUBIC")) == shares(curves)
-    numbers = steps_runs.numbers(steps_runs.published_runs(found, "pacing-baseline")).row(0, named=True)
+    numbers = analysis.numbers(analysis.published_runs(found, "pacing-baseline")).row(0, named=True)
     assert numbers["packets_in_trains_to_5"] == pytest.approx((1.0 + 0.0) / 2)
     assert numbers["packets_in_trains_to_5_n"] == 2
     assert (numbers["dropped_packets"], numbers["goodput_mbps_n"]) == (None, 0)
@@ -115,10 +60,10 @@ def test_every_setting_of_fig_5_has_its_configuration(tmp_path: Path) -> None:
         "FQ, no roll-back": f"{stem}-fq-gso_unpaced-spurious_fixed",
     }
     found = copied(tmp_path, {name: [times([number])] for number, name in enumerate(named.values(), 2)})
-    curves = steps_runs.published_curves(found, "pacing-fq").filter(pl.col("quantity") == pacing.TRAINS)
+    curves = analysis.published_curves(found, "pacing-fq").filter(pl.col("quantity") == pacing.TRAINS)
     assert dict(curves.select("label", "value").rows()) == dict(zip(named, (2, 3, 4, 5), strict=True))
     # with a queueing discipline and without roll-back, as the paper compares offloads
-    offload = steps_runs.published_curves(found, "pacing-gso").filter(pl.col("quantity") == pacing.TRAINS)
+    offload = analysis.published_curves(found, "pacing-gso").filter(pl.col("quantity") == pacing.TRAINS)
     assert offload.select("label", "value").rows() == [("GSO", 5)]
 
 
@@ -136,15 +81,15 @@ def test_our_curves_are_of_the_runs_that_count(tmp_path: Path) -> None:
         contamination=["x"],
     )
     table, paced = own(raw, "pacing-gso", {("quiche", "GSO"): times([9])}, blocks=1)
-    curves = steps_runs.own_curves(steps_runs.own_campaign(table, "pacing-baseline"), paced)
+    curves = analysis.own_curves(analysis.own_campaign(table, "pacing-baseline"), paced)
     assert shares(curves) == [(2, 1.0)]
     assert curves["runs"].unique().to_list() == [1]
-    assert steps_runs.own_campaign(table, "pacing-fq").is_empty()
+    assert analysis.own_campaign(table, "pacing-fq").is_empty()
 
 
 def test_numbers_are_means_over_runs_with_an_interval(tmp_path: Path) -> None:
     table, _ = own(tmp_path / "raw", "pacing-gso", {("quiche", "GSO"): times([6, 1, 1, 1])}, blocks=3)
-    (row,) = steps_runs.numbers(table).to_dicts()
+    (row,) = analysis.numbers(table).to_dicts()
     assert (row["dropped_packets"], row["goodput_mbps"]) == (20.0, pytest.approx(32.0))
     assert row["dropped_packets_low"] < 20.0 < row["dropped_packets_high"]
     assert row["packets_in_trains_to_5"] == pytest.approx(3 / 9)
@@ -153,8 +98,8 @@ def test_numbers_are_means_over_runs_with_an_interval(tmp_path: Path) -> None:
 
 def test_the_loss_of_a_short_queue_is_what_is_beyond_its_room_in_each_train(tmp_path: Path) -> None:
     found = copied(tmp_path, {"picoquic-cubic": [times([4, 1, 1]), times([10])]})
-    lost = dict(shares(steps_runs.published_curves(found, "pacing-baseline"), steps_runs.LOSS))
-    assert list(lost) == list(steps_runs.QUEUES)
+    lost = dict(shares(analysis.published_curves(found, "pacing-baseline"), analysis.LOSS))
+    assert list(lost) == list(analysis.QUEUES)
     # of 16 packets
     expected = {1: 3 + 9, 2: 2 + 8, 4: 6, 9: 1, 10: 0, 20: 0}
     assert {room: lost[room] for room in expected} == {room: pytest.approx(n / 16) for room, n in expected.items()}
@@ -167,7 +112,7 @@ def both(tmp_path: Path) -> list[Side]:
     """Published runs of picoquic and TCP, and ours of quiche and TCP, of `pacing-baseline`."""
     theirs = copied(tmp_path, {"picoquic-cubic": [times([1] * 6 + [16] * 4)], "tcp+tls-cubic": [times([1, 1, 2])]})
     cells = {("quiche", "baseline"): times([3, 1]), ("tcp-tls", "baseline"): times([1, 1], gap=300_000)}
-    return steps_figures.sides(theirs, *own(tmp_path / "raw", "pacing-baseline", cells), "pacing-baseline")
+    return figures.sides(theirs, *own(tmp_path / "raw", "pacing-baseline", cells), "pacing-baseline")
 
 
 def lines(drawn: output.Drawn) -> dict[tuple[str, str], tuple[list[float], list[float]]]:
@@ -180,7 +125,7 @@ def titles(drawn: output.Drawn) -> list[str]:
 
 
 def test_a_figure_has_published_and_measured_lines_in_panels_of_their_own(tmp_path: Path) -> None:
-    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig3"], both(tmp_path), NAMES)
+    drawn = figures.cdf(figures.FIGURES["steps-fig3"], both(tmp_path), NAMES)
     assert drawn is not None
     assert titles(drawn) == ["<b>published</b>", "<b>measured here</b>"]
     found = lines(drawn)
@@ -203,7 +148,7 @@ def test_a_figure_has_published_and_measured_lines_in_panels_of_their_own(tmp_pa
 
 
 def test_gaps_are_in_ms_and_end_with_the_axis(tmp_path: Path) -> None:
-    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig2"], both(tmp_path), NAMES)
+    drawn = figures.cdf(figures.FIGURES["steps-fig2"], both(tmp_path), NAMES)
     assert drawn is not None
     assert drawn.source == "QUIC Steps, Fig. 2"
     at, share = lines(drawn)["x2", "TCP+TLS"]
@@ -213,7 +158,7 @@ def test_gaps_are_in_ms_and_end_with_the_axis(tmp_path: Path) -> None:
 
 
 def test_a_predicted_loss_begins_with_a_queue_of_one_packet(tmp_path: Path) -> None:
-    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-loss"], both(tmp_path), NAMES)
+    drawn = figures.cdf(figures.FIGURES["steps-loss"], both(tmp_path), NAMES)
     assert drawn is not None
     assert drawn.source == "beyond QUIC Steps"
     room, lost = lines(drawn)["x2", "quiche"]
@@ -225,10 +170,10 @@ def test_a_predicted_loss_begins_with_a_queue_of_one_packet(tmp_path: Path) -> N
 def test_a_figure_by_setting_has_a_panel_for_each_library(tmp_path: Path) -> None:
     theirs = copied(tmp_path, {"ngtcp2-reno": [times([2])], "ngtcp2-bbr": [times([4])]})
     cells = {("quiche", "CUBIC"): times([1]), ("quiche", "BBR"): times([30, 1]), ("tcp-tls", "CUBIC"): times([1, 2])}
-    known = steps_figures.sides(
+    known = figures.sides(
         theirs, *own(tmp_path / "raw", "pacing-congestion-control", cells), "pacing-congestion-control"
     )
-    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig4"], known, NAMES)
+    drawn = figures.cdf(figures.FIGURES["steps-fig4"], known, NAMES)
     assert drawn is not None
     expected = ["ngtcp2, published", "quiche, measured here", "TCP+TLS, measured here"]
     assert titles(drawn) == [f"<b>{title}</b>" for title in expected]
@@ -240,7 +185,7 @@ def test_a_figure_by_setting_has_a_panel_for_each_library(tmp_path: Path) -> Non
 
 def test_without_our_runs_the_published_ones_are_drawn_and_it_is_said_how_to_measure(tmp_path: Path) -> None:
     theirs = copied(tmp_path, {"picoquic-cubic": [times([1, 2])]})
-    beside = steps_figures.beside(theirs, NO_RUNS, NO_PACING, place(tmp_path), {})
+    beside = figures.beside(theirs, NO_RUNS, NO_PACING, place(tmp_path), {})
     assert set(beside.saved) == {"steps-fig2", "steps-fig3", "steps-fig4", "steps-fig4-gaps", "steps-loss"}
     missing = beside.missing("pacing-baseline")
     assert missing is not None
@@ -252,50 +197,50 @@ def test_without_our_runs_the_published_ones_are_drawn_and_it_is_said_how_to_mea
     (told, _) = beside.saved["steps-fig2"].drawn.figure.layout.meta["conditions"][1].split(",")
     assert told == "measured here: nothing yet"
     # a copy that is not told any more
-    steps_figures.beside(NOTHING, NO_RUNS, NO_PACING, place(tmp_path), {})
+    figures.beside(NOTHING, NO_RUNS, NO_PACING, place(tmp_path), {})
     assert not list((tmp_path / "artifacts").rglob("steps-*"))
 
 
 def test_what_is_found_names_each_cell_or_of_many_the_ends(tmp_path: Path) -> None:
     known = both(tmp_path)
-    found = steps_figures.found(steps_figures.TRAINS, known, NAMES)
+    found = figures.found(figures.TRAINS, known, NAMES)
     assert found is not None
     assert found.sentences == [
         "Published runs: share of packets in trains of at most five: 100.00 % (TCP+TLS); 8.57 % (picoquic).",
         "Measured here: share of packets in trains of at most five: 100.00 % (TCP+TLS); 100.00 % (quiche).",
     ]
-    gaps = steps_figures.found(steps_figures.GAPS, known, NAMES)
+    gaps = figures.found(figures.GAPS, known, NAMES)
     assert gaps is not None
     # 60 of 69 gaps, one of three; two of three
     assert gaps.sentences[0].endswith("of at most 0.1 ms: 86.96 % (picoquic); 33.33 % (TCP+TLS).")
     assert gaps.sentences[1].endswith("of at most 0.1 ms: 66.67 % (quiche); 0.00 % (TCP+TLS).")
-    lost = steps_figures.found(steps_figures.LOSS, known, NAMES)
+    lost = figures.found(figures.LOSS, known, NAMES)
     assert lost is not None
     # four trains of 16 among 70 packets
     assert lost.sentences[0].endswith("a queue of 10 packets drops: 34.29 % (picoquic); 0.00 % (TCP+TLS).")
-    drops = steps_figures.found_drops(known, NAMES)
+    drops = figures.found_drops(known, NAMES)
     assert drops is not None  # of ours alone: the copy has no logs
     ends = " to ".join(f"15.00 packets dropped at 31.50 Mbit/s ({name})" for name in ("quiche", "TCP+TLS"))
     assert drops.sentences == [f"Measured here: from {ends}."]
-    assert steps_figures.found_drops([], NAMES) is None
-    one = steps_figures.sides(
+    assert figures.found_drops([], NAMES) is None
+    one = figures.sides(
         NOTHING, *own(tmp_path / "one", "pacing-gso", {("quiche", "GSO"): times([1])}, blocks=1), "pacing-gso"
     )
-    drops = steps_figures.found_drops(one, NAMES)
+    drops = figures.found_drops(one, NAMES)
     assert drops is not None
     assert drops.sentences == ["Measured here: 10.00 packets dropped at 31.00 Mbit/s (quiche, GSO)."]
     cells = {
         ("quiche", label): times([number]) for number, label in enumerate(("GSO", "no GSO", "a", "b", "c", "d"), 1)
     }
-    known = steps_figures.sides(NOTHING, *own(tmp_path / "many", "pacing-gso", cells), "pacing-gso")
-    many = steps_figures.found(steps_figures.TRAINS, known, NAMES)
+    known = figures.sides(NOTHING, *own(tmp_path / "many", "pacing-gso", cells), "pacing-gso")
+    many = figures.found(figures.TRAINS, known, NAMES)
     assert many is not None
     assert "from 100.00 % (quiche, GSO) to 0.00 % (quiche, d); 100.00 %" in many.sentences[0]
 
 
 def test_a_table_has_both_sides_of_every_cell(tmp_path: Path) -> None:
     here = place(tmp_path)
-    sheet = steps_figures.table("steps-table1", "pacing-baseline", both(tmp_path), NAMES, here)
+    sheet = figures.table("steps-table1", "pacing-baseline", both(tmp_path), NAMES, here)
     assert sheet is not None
     assert [row[0] for row in sheet.rows] == ["picoquic", "quiche", "TCP+TLS"]
     picoquic, quiche, tcp = sheet.rows
@@ -305,15 +250,15 @@ def test_a_table_has_both_sides_of_every_cell(tmp_path: Path) -> None:
     assert str(quiche[7]).startswith("15.00 (")
     assert tcp[5] == "100.00"
     assert pl.read_parquet(here.tables / "steps-table1.parquet").height == 4
-    assert steps_figures.table("steps-table2", "pacing-gso", [], NAMES, here) is None
+    assert figures.table("steps-table2", "pacing-gso", [], NAMES, here) is None
 
 
 def test_a_table_has_the_pacing_precision_where_a_library_tells_it(tmp_path: Path) -> None:
     cells = {("quiche", "BBR, GSO"): times([1, 1])}
     own(tmp_path / "raw", "pacing-gso", {("quiche", "GSO"): times([3])})
     tables = own(tmp_path / "raw", "pacing-gso", cells, more={"pacing_precision_us": 40.0})
-    sheet = steps_figures.table(
-        "steps-table2", "pacing-gso", steps_figures.sides(NOTHING, *tables, "pacing-gso"), NAMES, place(tmp_path)
+    sheet = figures.table(
+        "steps-table2", "pacing-gso", figures.sides(NOTHING, *tables, "pacing-gso"), NAMES, place(tmp_path)
     )
     assert sheet is not None
     assert sheet.headers[-1] == "pacing precision [µs]"
@@ -344,15 +289,15 @@ def floor_of(campaign: str, deviation: int = 12_000) -> pl.DataFrame:
 @pytest.mark.parametrize("name", ["steps-fig2", "steps-fig3"])
 def test_the_floor_of_timers_lies_under_our_lines_with_its_numbers(tmp_path: Path, name: str) -> None:
     tables = own(tmp_path / "raw", "pacing-baseline", {("quiche", "baseline"): times([3, 1])})
-    known = steps_figures.sides(NOTHING, *tables, "pacing-baseline", floor_of("c0ffee00"))
-    drawn = steps_figures.cdf(steps_figures.FIGURES[name], known, NAMES)
+    known = figures.sides(NOTHING, *tables, "pacing-baseline", floor_of("c0ffee00"))
+    drawn = figures.cdf(figures.FIGURES[name], known, NAMES)
     assert drawn is not None
     first, *_ = drawn.figure.data
-    assert first.name == steps_figures.BARE
+    assert first.name == figures.BARE
     assert (first.line.color, max(first.y)) == (goodput.FLOOR, 1)
     caption = " ".join(drawn.figure.layout.meta["caption"].split("<br>"))
     assert "by 12.1 µs (standard deviation; 99 % by at most 12.0 µs), and 10.00 % of its packets" in caption
-    table = steps_figures.floor_table({"pacing-baseline": known}, place(tmp_path))
+    table = figures.floor_table({"pacing-baseline": known}, place(tmp_path))
     assert table is not None
     assert [row[2:] for row in table.rows] == [
         ["program", "evenly", "12.1", "12.0", "6.1", "0.00"],
@@ -362,21 +307,19 @@ def test_the_floor_of_timers_lies_under_our_lines_with_its_numbers(tmp_path: Pat
 
 
 def test_runs_without_a_floor_say_so_and_published_ones_have_none(tmp_path: Path) -> None:
-    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig3"], both(tmp_path), NAMES)
+    drawn = figures.cdf(figures.FIGURES["steps-fig3"], both(tmp_path), NAMES)
     assert drawn is not None
     assert "was not measured, so our gaps and trains cannot be interpreted" in " ".join(
         drawn.figure.layout.meta["caption"].split("<br>")
     )
-    theirs = steps_figures.sides(
-        copied(tmp_path, {"picoquic-cubic": [times([1])]}), NO_RUNS, NO_PACING, "pacing-baseline"
-    )
-    drawn = steps_figures.cdf(steps_figures.FIGURES["steps-fig3"], theirs, NAMES)
+    theirs = figures.sides(copied(tmp_path, {"picoquic-cubic": [times([1])]}), NO_RUNS, NO_PACING, "pacing-baseline")
+    drawn = figures.cdf(figures.FIGURES["steps-fig3"], theirs, NAMES)
     assert drawn is not None
     assert "floor" not in drawn.figure.layout.meta["caption"].lower()
-    assert steps_figures.floor_table({"pacing-baseline": theirs}, place(tmp_path)) is None
+    assert figures.floor_table({"pacing-baseline": theirs}, place(tmp_path)) is None
 
 
-# ---- notebook and verdicts -------------------------------------------------------------------------------------------
+# ---- notebook --------------------------------------------------------------------------------------------------------
 
 
 def cells_of(notebook: str) -> list[str]:
@@ -396,25 +339,8 @@ def test_the_notebook_shows_every_figure_or_how_to_get_it(tmp_path: Path, monkey
         exec("\n".join(statements), namespace)  # noqa: S102 (our own notebook)
         shown.append(eval(last, namespace))  # noqa: S307
     told = [one.experiment for one in shown if isinstance(one, NotMeasured)]
-    *others, loss = (steps_figures.FIGURES[name].experiment for name in steps_figures.FIGURES)
-    assert told == [*others, steps_runs.PRECISION, loss]
+    *others, loss = (figures.FIGURES[name].experiment for name in figures.FIGURES)
+    assert told == [*others, analysis.PRECISION, loss]
     assert "published: {steps: PATH}" in "".join(one._repr_html_() for one in shown if isinstance(one, Published))
     text = "\n".join(cells_of("quic-steps"))
-    assert all(f'paper.cdf("{name}")' in text for name in steps_figures.FIGURES)
-
-
-def test_claims_are_judged_by_the_numbers_of_the_figures(tmp_path: Path) -> None:
-    # 60 % of the packets of picoquic alone, and those of ngtcp2 alone but for a train of six
-    packets = {"picoquic-cubic": times([1] * 24 + [16]), "ngtcp2-cubic": times([1] * 94 + [6])}
-    repetitions = {name: [one] * 5 for name, one in packets.items()} | {"tcp+tls-cubic": [times([1] * 9)] * 5}
-    copied(tmp_path, repetitions)
-    project = Project(ROOT)
-    wanted = [one for one in papers.stated(project) if one.name == "quic-steps"]
-    results = published_claims.evaluate(project, wanted, {"steps": tmp_path / "published"})
-    by_claim = {result.stated.claim.id: result for result in results}
-    assert by_claim["trains-picoquic"].verdict == "holds"
-    assert by_claim["trains-short"].verdict == "fails"
-    values = {one.library: one.value for one in by_claim["trains-short"].outcomes}
-    assert values == {"ngtcp2": pytest.approx(0.94), "tcp-tls": pytest.approx(1.0)}
-    # of which the copy has no logs
-    assert by_claim["table1-dropped-ngtcp2"].verdict == "not measured"
+    assert all(f'paper.cdf("{name}")' in text for name in figures.FIGURES)

@@ -55,7 +55,7 @@ _PACKET_COLUMNS = {"time_ns": pl.Int64, "raw_ns": pl.Int64, "frame_bytes": pl.In
 
 
 def read(copy: Path, out: Path, summary: Summary) -> None:
-    """Import a copy of the results; see `quicbed.importers.reading.read`."""
+    """Import a copy of the results; see `quicbed.papers.reading.read`."""
     rows: dict[str, dict[str, Any]] = {}
     counters: dict[str, list[tuple[str, str, str, str, str, int]]] = {}
     gaps = _GapWriter(out, summary)

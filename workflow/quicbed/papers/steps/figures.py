@@ -13,15 +13,16 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, floors, highway_runs, steps_runs
+from quicbed.analysis import comparison, floors, highway_runs
 from quicbed.analysis.floors import Floor
 from quicbed.analysis.place import Place
-from quicbed.analysis.steps_runs import Published
 from quicbed.figures import goodput, handshake_figures, layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.output import Drawn, NotMeasured, Saved
 from quicbed.figures.sheets import Sheet, leading
-from quicbed.store import runs
+from quicbed.papers.steps import analysis
+from quicbed.papers.steps.analysis import Published
+from quicbed.store import details, runs
 from quicbed.wire import pacing
 from quicbed.wire.trains import TRAIN_GAP_NS
 
@@ -47,7 +48,7 @@ NAMED = 5
 class Quantity:
     """What lines show, and what is told of every cell."""
 
-    name: str  # in `quicbed.analysis.steps_runs.CURVES`
+    name: str  # in `quicbed.papers.steps.analysis.CURVES`
     title: str
     axes: tuple[str, str]
     limit: int  # the largest value that is drawn, as in the paper
@@ -82,13 +83,13 @@ TRAINS = Quantity(
     lambda side: side.numbers.select("library", "label", share="packets_in_trains_to_5"),
 )
 LOSS = Quantity(
-    steps_runs.LOSS,
+    analysis.LOSS,
     "Loss that trains predict in a short queue",
     ("Room in the queue [packets]", "Predicted loss [share]"),
-    steps_runs.QUEUES[-1],
+    analysis.QUEUES[-1],
     "Share of packets beyond the room in the queue if each train meets it empty and arrives at once.",
     f"packets that a queue of {SHORT_QUEUE} packets drops",
-    lambda side: side.curves.filter((pl.col("quantity") == steps_runs.LOSS) & (pl.col("value") == SHORT_QUEUE)),
+    lambda side: side.curves.filter((pl.col("quantity") == analysis.LOSS) & (pl.col("value") == SHORT_QUEUE)),
 )
 
 
@@ -114,6 +115,7 @@ _OFFLOAD = ("GSO", "no GSO", "paced GSO", "BBR, GSO", "BBR, no GSO", "BBR, paced
 BARE = "floor: bare sender"
 """Name of the line of the packets that the floor of timers was measured with."""
 NO_CURVE = pl.DataFrame(schema={"value": pl.Int64(), "share": pl.Float64()})
+NO_FLOORS = pl.DataFrame(schema=details.FLOORS)
 FLOOR_COLUMNS: Mapping[str, pl.DataType] = {
     **dict.fromkeys(["experiment", "campaign", "qdisc", "method", "schedule"], pl.String()),
     "intended_gap_ns": pl.Int64(),
@@ -124,20 +126,20 @@ FLOOR_COLUMNS: Mapping[str, pl.DataType] = {
 FIGURES: Mapping[str, Figure] = {
     figure.name: figure
     for figure in (
-        Figure("steps-fig2", "Fig. 2", GAPS.title, steps_runs.BASELINE, GAPS),
-        Figure("steps-fig3", "Fig. 3", TRAINS.title, steps_runs.BASELINE, TRAINS),
+        Figure("steps-fig2", "Fig. 2", GAPS.title, analysis.BASELINE, GAPS),
+        Figure("steps-fig3", "Fig. 3", TRAINS.title, analysis.BASELINE, TRAINS),
         *(
             Figure(f"steps-{name}{ending}", number, f"{quantity.title}, {what}", experiment, quantity, labels)
             for name, number, what, experiment, labels in (
-                ("fig4", "Fig. 4", "by congestion control", steps_runs.CONGESTION_CONTROL, _CONTROLS),
-                ("fig5", "Fig. 5", "with and without FQ", steps_runs.FQ, _QUEUEING),
-                ("fig6", "Fig. 6", "with and without GSO", steps_runs.GSO, _OFFLOAD),
-                ("etf", "ETF", "by what keeps to release times", steps_runs.ETF, _RELEASING),
-                ("cipher", "", "by cipher", steps_runs.CIPHER, _CIPHERS),
+                ("fig4", "Fig. 4", "by congestion control", analysis.CONGESTION_CONTROL, _CONTROLS),
+                ("fig5", "Fig. 5", "with and without FQ", analysis.FQ, _QUEUEING),
+                ("fig6", "Fig. 6", "with and without GSO", analysis.GSO, _OFFLOAD),
+                ("etf", "ETF", "by what keeps to release times", analysis.ETF, _RELEASING),
+                ("cipher", "", "by cipher", analysis.CIPHER, _CIPHERS),
             )
             for ending, quantity in (("", TRAINS), ("-gaps", GAPS))
         ),
-        Figure("steps-loss", "", LOSS.title, steps_runs.BASELINE, LOSS),
+        Figure("steps-loss", "", LOSS.title, analysis.BASELINE, LOSS),
     )
 }
 
@@ -148,9 +150,9 @@ class Side:
 
     name: str
     curves: pl.DataFrame
-    """`quicbed.analysis.steps_runs.CURVES`."""
+    """`quicbed.papers.steps.analysis.CURVES`."""
     numbers: pl.DataFrame
-    """`quicbed.analysis.steps_runs.NUMBERS`."""
+    """`quicbed.papers.steps.analysis.NUMBERS`."""
     origins: Sequence[str]
     campaign: pl.DataFrame | None = None
     """Of ours."""
@@ -165,36 +167,20 @@ def sides(
     table: pl.DataFrame,
     paced: pl.DataFrame,
     experiment: str,
-    measured_floors: pl.DataFrame | None = None,
+    measured_floors: pl.DataFrame = NO_FLOORS,
 ) -> list[Side]:
     """The published data on an experiment, then ours; only those of which there are runs.
 
     *table* holds our runs, *paced* their gaps and trains, *measured_floors* the floors of campaigns
     (`quicbed.store.details.Details`).
     """
-    theirs, campaign = steps_runs.published_runs(published, experiment), steps_runs.own_campaign(table, experiment)
-    used = comparison.counted(campaign)
-    floor: Floor | None = None
-    bare: Mapping[str, pl.DataFrame] = {}
-    if measured_floors is not None and not campaign.is_empty():
-        identity = campaign["campaign"][0]
-        floor, bare = floors.of_campaign(measured_floors, identity), floors.curves(measured_floors, identity)
+    theirs, campaign = analysis.published_runs(published, experiment), analysis.own_campaign(table, experiment)
+    used, identity = comparison.counted(campaign), next(iter(campaign["campaign"]), "")
+    curves = analysis.published_curves(published, experiment), analysis.own_curves(campaign, paced)
+    floor, bare = floors.of_campaign(measured_floors, identity), floors.curves(measured_floors, identity)
     found = [
-        Side(
-            PUBLISHED,
-            steps_runs.published_curves(published, experiment),
-            steps_runs.numbers(theirs),
-            theirs["origin"].unique().sort().to_list(),
-        ),
-        Side(
-            OWN,
-            steps_runs.own_curves(campaign, paced),
-            steps_runs.numbers(used),
-            used["origin"].to_list(),
-            campaign,
-            floor,
-            bare,
-        ),
+        Side(PUBLISHED, curves[0], analysis.numbers(theirs), theirs["origin"].unique().sort().to_list()),
+        Side(OWN, curves[1], analysis.numbers(used), used["origin"].to_list(), campaign, floor, bare),
     ]
     return [side for side in found if not side.numbers.is_empty()]
 
@@ -223,20 +209,14 @@ def beside(
     paced: pl.DataFrame,
     here: Place,
     titles: Mapping[str, str],
-    measured_floors: pl.DataFrame | None = None,
+    measured_floors: pl.DataFrame = NO_FLOORS,
 ) -> Beside:
     """Draw every figure and write it and its table; what an earlier call wrote is removed, see `sides`."""
-    for file in (*here.figures.glob(f"{PREFIX}*"), *here.tables.glob(f"{PREFIX}*")):
-        file.unlink()
     names = dict(highway_runs.TITLES) | dict(titles)
     experiments = dict.fromkeys(figure.experiment for figure in FIGURES.values())
     known = {experiment: sides(published, table, paced, experiment, measured_floors) for experiment in experiments}
     found = [cdf(figure, known[figure.experiment], names) for figure in FIGURES.values()]
-    drawn = [one for one in found if one is not None]
-    for one in drawn:
-        comparison.write_figure_table(one.table, one.name, here.tables)
-    saved = output.save(drawn, here.figures, root=here.root) if drawn else []
-    return Beside({one.drawn.name: one for one in saved}, known, names)
+    return Beside(output.save_all([one for one in found if one is not None], PREFIX, here), known, names)
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
@@ -281,7 +261,8 @@ def cdf(figure: Figure, known: Sequence[Side], names: Mapping[str, str]) -> Draw
     source = f"{PAPER}, {figure.number}" if figure.number else f"beyond {PAPER}"
     # of long names fewer stand beside each other
     rows, legend_rows = places[-1]["row"], -(-len(met) // LEGEND_ENTRIES) + any(len(name) > 10 for name in met)
-    told = _caption(figure.quantity, shown) + _floors(shown) + goodput.disturbed(*campaigns)
+    told = f"{figure.quantity.caption} All runs of a cell together, gaps within runs only."
+    told += _floors(shown) + goodput.disturbed(*campaigns)
     caption = textwrap.wrap(told, CAPTION_WIDTH)
     conditions = _conditions(figure.experiment, shown)
     inside = rows * (FACET_PX if rows > 1 else ALONE_PX)
@@ -379,27 +360,20 @@ def _axes(drawing: go.Figure, quantity: Quantity, places: Sequence[Mapping[str, 
             drawing.update_xaxes(title=None, **place)
 
 
-def _caption(quantity: Quantity, shown: Sequence[Side]) -> str:
-    text = f"{quantity.caption} All runs of a cell together, gaps within runs only."
-    if any(side.name == OWN for side in shown):
-        text += " Our packets are stamped by the host that sends them, the published ones by another."
-    return text
-
-
 def _floors(shown: Sequence[Side]) -> str:
-    """The floor of the timers of our campaign, for a caption."""
+    """How ours are stamped, and the floor of the timers of our campaign, for a caption."""
     ours = next((side for side in shown if side.name == OWN), None)
     if ours is None:
         return ""
-    if ours.floor is None:
-        return (
-            f" {floors.NOT_MEASURED[0].upper()}{floors.NOT_MEASURED[1:]}, so our gaps and trains cannot be interpreted."
-        )
-    floor = ours.floor
+    text = " Our packets are stamped by the host that sends them, the published ones by another."
+    if (floor := ours.floor) is None:
+        unknown = floors.NOT_MEASURED[0].upper() + floors.NOT_MEASURED[1:]
+        return f"{text} {unknown}, so our gaps and trains cannot be interpreted."
     return (
-        f" Floor of the timers here: gaps of a bare sender deviate from the intended ones by {floor.gap_ns / 1e3:.1f} "
-        f"µs (standard deviation; 99 % by at most {floor.p99_ns / 1e3:.1f} µs), and {100 * floor.misplaced:.2f} % of "
-        f"its packets are not in the trains that they were sent in. Smaller differences mean nothing."
+        f"{text} Floor of the timers here: gaps of a bare sender deviate from the intended ones by "
+        f"{floor.gap_ns / 1e3:.1f} µs (standard deviation; 99 % by at most {floor.p99_ns / 1e3:.1f} µs), and "
+        f"{100 * floor.misplaced:.2f} % of its packets are not in the trains that they were sent in. "
+        "Smaller differences mean nothing."
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import fakeruns
 from quicbed.analysis.floors import Floor, Series
-from quicbed.figures import precision_figures
+from quicbed.papers.steps import precision
 from quicbed.store import runs
 
 FLOOR = Floor((Series(None, "sleep", "even", 300_000, 2000, 40_000.0, 1e5, None, 0.0),))
@@ -51,7 +51,7 @@ def measured(raw: Path, *, failing: tuple[float, bool] | None = None) -> pl.Data
 
 def test_numbers_of_every_rate(tmp_path: Path) -> None:
     campaign = measured(tmp_path)
-    table = precision_figures.by_rate(campaign)
+    table = precision.by_rate(campaign)
     kept = table.select("rate_mbit", "aes_hardware", "n", "mean", "min", "max", "load", "goodput_mbps").rows()
     assert kept == [
         (40.0, True, 3, 10.0, 9.0, 11.0, pytest.approx(0.25), 40.0),
@@ -60,10 +60,10 @@ def test_numbers_of_every_rate(tmp_path: Path) -> None:
         (1000.0, False, 3, 40.0, 39.0, 41.0, pytest.approx(0.5), 1000.0),
     ]
     assert all(low < mean < high for low, mean, high in table.select("mean_low", "mean", "mean_high").rows())
-    sheet = precision_figures.sheet(campaign, table)
+    sheet = precision.sheet(campaign, table)
     assert sheet.rows[0][:4] == ["40", "yes", 3, "10.0"]
     assert sheet.rows[3][5:] == ["1000.0", "50.0"]
-    told = precision_figures.found(table, FLOOR)
+    told = precision.found(table, FLOOR)
     assert told is not None
     assert told.sentences[0] == (
         "quiche with AES instructions: 10 µs at 40 Mbit/s (server busy for 25 % of the transfer) and 20 µs at "
@@ -74,14 +74,14 @@ def test_numbers_of_every_rate(tmp_path: Path) -> None:
 
 def test_the_figure_says_what_failed(tmp_path: Path) -> None:
     campaign = measured(tmp_path / "raw", failing=(1000.0, False))
-    table = precision_figures.by_rate(campaign)
-    drawn = precision_figures.precision(campaign, table, FLOOR)
+    table = precision.by_rate(campaign)
+    drawn = precision.precision(campaign, table, FLOOR)
     assert [(trace.name, len(trace.y)) for trace in drawn.figure.data] == [
         ("with AES instructions", 2),
         ("with AES instructions", 2),
         ("without", 1),
         ("without", 1),
-        (precision_figures.GAP, 2),
+        (precision.GAP, 2),
     ]
     # of a packet of 1514 bytes
     assert drawn.figure.data[-1].y == pytest.approx((302.8, 12.112))
@@ -91,6 +91,6 @@ def test_the_figure_says_what_failed(tmp_path: Path) -> None:
 
 def test_without_a_floor_nothing_is_a_finding(tmp_path: Path) -> None:
     campaign = measured(tmp_path)
-    drawn = precision_figures.precision(campaign, precision_figures.by_rate(campaign), None)
+    drawn = precision.precision(campaign, precision.by_rate(campaign), None)
     assert "so no value can be interpreted" in drawn.figure.layout.meta["caption"]
     assert not drawn.figure.layout.shapes

@@ -11,8 +11,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from quicbed.importers import reading, samples, steps, tables
+from quicbed.importers import samples, tables
 from quicbed.importers.summary import Summary
+from quicbed.papers import reading
+from quicbed.papers.steps import published
+from quicbed.papers.steps.samples import gap_files
 from quicbed.wire.trains import TRAIN_GAP_NS
 
 CONFIG = "quiche-cubic"
@@ -54,7 +57,7 @@ def test_trains_end_where_a_gap_is_longer_than_a_tenth_of_a_millisecond(tmp_path
 
 
 def test_gaps_and_trains_are_those_of_the_definition_on_random_packets(tmp_path: Path) -> None:
-    whole, only_gaps = samples.gap_files(500, seed=3)
+    whole, only_gaps = gap_files(500, seed=3)
     expected_gaps = [round(gap * 1e6) for gap in json.loads(only_gaps)]
     expected: list[int] = []
     train = 1
@@ -124,9 +127,9 @@ def test_a_damaged_gap_file_costs_only_itself(tmp_path: Path, data: bytes, reaso
 
 
 def test_white_space_and_packets_of_an_empty_repetition_do_not_matter() -> None:
-    assert steps.parse_packets(b" [ [0,1,\n2,-1],\t[3,4,5,6] ]\n").rows() == [(0, 1, 2, -1), (3, 4, 5, 6)]
-    assert steps.parse_packets(b"[]").height == 0
-    assert steps.parse_gaps(b"[]")["time_ns"].to_list() == [0]
+    assert published.parse_packets(b" [ [0,1,\n2,-1],\t[3,4,5,6] ]\n").rows() == [(0, 1, 2, -1), (3, 4, 5, 6)]
+    assert published.parse_packets(b"[]").height == 0
+    assert published.parse_gaps(b"[]")["time_ns"].to_list() == [0]
 
 
 def test_an_archive_whose_files_are_in_any_order_gives_the_same(tmp_path: Path) -> None:

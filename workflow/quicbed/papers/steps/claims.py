@@ -6,22 +6,24 @@ good as any other pairing.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 
-from quicbed.analysis import cpu_shares
-from quicbed.analysis.steps_runs import Published
 from quicbed.claims import verdicts
-from quicbed.store import details
+from quicbed.papers.steps import analysis
 
-PAPER = "quic-steps"
+PAPER, SOURCE = "quic-steps", analysis.SOURCE
 
 
-def steps_campaigns(found: Published) -> verdicts.Tables:
-    """The published runs as if they were a campaign of each of our experiments."""
+def campaigns(directory: Path | None) -> verdicts.Tables | None:
+    """The published runs in *directory* as if they were a campaign of each of our experiments; None without runs."""
+    found = analysis.published(directory)
+    if found.empty:
+        return None
     table = found.runs.with_columns(
         campaign=pl.lit("published data"),
         testbed=pl.lit(verdicts.PUBLISHED),
         cell=pl.concat_str(["experiment", "label", "client_library", "server_library"], separator=" "),
     )
-    nothing = pl.DataFrame(schema=details.HANDSHAKES), pl.DataFrame(), pl.DataFrame(schema=cpu_shares.BLOCKS)
-    return verdicts.Tables(table, *nothing, published=True)
+    return verdicts.Tables(table, published=True)

@@ -1,0 +1,34 @@
+"""Papers: the registry of published data, and a room for each paper that has moved into one.
+
+A room has the paper's importer (`published`), what its figures and tables are made of (`analysis`), `figures`, the
+tables its claims are judged by (`claims`) and the `sections` of its notebook. All else knows a paper by its entry here,
+and its claims by that in `quicbed.papers.published_claims`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+
+class Format(NamedTuple):
+    """A format of published data."""
+
+    what: str
+    importer: str
+    """Module with `read(copy, out, summary)` and `LAYOUT`, loaded when a copy is read."""
+    shown: bool = True
+    """Whether notebooks and the report show it."""
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "highway": Format("results of QUIC on the Highway (IFIP Networking 2023)", "quicbed.importers.highway"),
+        "steps": Format("results of QUIC Steps (CoNEXT 2025)", "quicbed.papers.steps.published"),
+        "quic-benchmark": Format(
+            "samples of the university project quic-benchmark", "quicbed.importers.quic_benchmark"
+        ),
+        "qir": Format("result.json of the QUIC Interop Runner", "quicbed.importers.qir", shown=False),
+    }
+)
