@@ -90,6 +90,15 @@ def test_who_cannot_tell_is_left_out(clock: Clock) -> None:
     assert samples.result() == {}  # the server had ended before the client
 
 
+def test_who_has_done_all_its_work_before_the_first_sample_is_left_out(clock: Clock) -> None:
+    client = Program(clock, 0, 100.01, started_with=0.0012345)
+    server = Program(clock, 0.5, 1000)
+    samples = CpuSamples({"client": client, "server": server})
+    client.before = 0.001234  # as its exit tells, in microseconds
+    samples.wait("client", 60)
+    assert list(samples.result()) == ["server"]
+
+
 def test_the_time_limit_is_kept(clock: Clock) -> None:
     samples = CpuSamples({"client": Program(clock, 1, 1000), "server": Program(clock, 1, 1000)})
     with pytest.raises(TimeoutError):

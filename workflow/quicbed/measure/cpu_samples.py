@@ -71,12 +71,13 @@ class CpuSamples:
 
         ``seconds`` are those of the processor up to the end.
 
-        A role of which nothing was told at the beginning or at the end is not there.
+        A role of which nothing was told at the beginning or at the end is not there, and neither is one that had done
+        all its work by the beginning: its exit tells microseconds, so that less than before may seem used.
         """
         found = {}
         for role, used in self._used.items():
             before = self._at_begin[role]
-            if used is not None and before is not None and self._last > self._begin:
+            if used is not None and before is not None and used > before and self._last > self._begin:
                 percent = 100 * (used - before) / (self._last - self._begin)
                 found[role] = {"percent": percent, "samples": self._percent[role], "seconds": used - before}
         return found
