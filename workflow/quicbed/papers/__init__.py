@@ -1,4 +1,4 @@
-"""Papers: the registry of published data, and a room for each paper that has moved into one.
+"""Papers: the registry of published data, and rooms, of which QUIC Steps has one.
 
 A room has the paper's importer (`published`), what its figures and tables are made of (`analysis`), `figures`, the
 tables its claims are judged by (`claims`) and the `sections` of its notebook. All else knows a paper by its entry here,
