@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import json
 import os
 import signal
@@ -90,11 +91,15 @@ def main() -> int:
 
 def behaviour_of(here: Path, role: str) -> str:
     plan = json.loads((here / "behaviour.json").read_text(encoding="utf-8")).get(role, ["ok"])
-    counter = here / f"{role}.count"
-    # empty where the driver and what it started were killed
-    count = int(counter.read_text() or 0) if counter.exists() else 0
-    with contextlib.suppress(OSError):  # where it may not write there, it behaves the same each time
-        counter.write_text(str(count + 1))
+    count = 0
+    # where it may not write there, it behaves the same each time
+    with contextlib.suppress(OSError), (here / f"{role}.count").open("a+", encoding="utf-8") as counter:
+        fcntl.flock(counter, fcntl.LOCK_EX)  # copies begin at once
+        counter.seek(0)
+        # empty where the driver and what it started were killed
+        count = int(counter.read() or 0)
+        counter.truncate(0)
+        counter.write(str(count + 1))
     return str(plan[min(count, len(plan) - 1)])
 
 

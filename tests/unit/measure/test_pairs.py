@@ -25,8 +25,10 @@ from quicbed.measure import concurrent_pair, endpoint_pair, stored_pairs
 from quicbed.measure.attempt import MeasureError
 from quicbed.plan import estimate
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
+from quicbed.plan.spec import run_spec
 from quicbed.store import runs as stored_runs
 from quicbed.store.record import Run
+from quicbed.testbed import Exit
 from quicbed.testbed.agent import cpu_seconds
 
 EXPERIMENT = """
@@ -245,6 +247,36 @@ def test_a_pair_that_is_disturbed_counts_and_says_so(project: Project, monkeypat
     found = pairs(project)
     assert len(found) == 4
     assert all(run.contamination == ["something else was going on"] for one in found for run in one.values())
+
+
+class Ending(FakeProcess):
+    """Is about to end: the kernel tells nothing of it any more, and that it has ended only when asked again."""
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.asked = 0
+
+    def poll(self) -> Exit | None:
+        self.asked += 1
+        return Exit(0, 1.0, 0.5, 1) if self.asked > 1 else None
+
+    def sample_cpu(self) -> float | None:
+        return None
+
+
+def test_a_client_has_ended_only_if_its_processor_time_is_known(project: Project, tmp_path: Path) -> None:
+    (first, *_) = planned(project)
+    spec = run_spec(project, project.experiments["test"], first, project.scale("test"))
+    specs = dict.fromkeys(concurrent_pair.ARMS, spec)
+    pair = concurrent_pair.Together(
+        project, Sending(), specs, dict.fromkeys(specs, tmp_path), first="a", pins={"client": 0, "server": 0}
+    )
+    for arm in pair._arms.values():
+        arm.processes["client"] = Ending()
+    first_sample, second = pair._sample(), pair._sample()
+    assert "a" not in first_sample.ended
+    assert "a" in second.ended
+    assert second.used["a", "client"] == 1.5
 
 
 def test_where_programs_cannot_be_kept_to_processors_nothing_is_measured(project: Project) -> None:

@@ -265,10 +265,12 @@ class Together:
 
     def _sample(self) -> _Sample:
         at, sent = time.monotonic(), self._testbed.sent_by_server()
+        # first: of a program that is about to end, nothing is told until it has ended
+        ended = {arm for arm, one in self._arms.items() if one.processes["client"].poll()}
         used = {
             (arm, role): _used(process) for arm, one in self._arms.items() for role, process in one.processes.items()
         }
-        return _Sample(at, sent, used, {arm for arm, one in self._arms.items() if one.processes["client"].poll()})
+        return _Sample(at, sent, used, ended)
 
     # ---- what they gave ------------------------------------------------------------------------------------------
 
