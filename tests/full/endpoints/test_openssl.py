@@ -18,6 +18,7 @@ import pytest
 from clone import NATIVE, ROOT
 from loopback import Loopback, Serve
 from quicbed.builds import build_store, components, making
+from quicbed.builds.recipes import openssl as recipe
 from quicbed.config import algorithms
 from quicbed.config.model import Project
 from quicbed.measure import certificates
@@ -268,6 +269,22 @@ def test_the_noop_flavour_is_the_stock_build_and_the_provider(noop: Path) -> Non
     assert reused <= own
     for path in reused - {Path("build.json"), Path(build_store.MANIFEST)}:
         assert filecmp.cmp(noop / path, stock / path, shallow=False), path
+
+
+@pytest.mark.usefixtures("build")
+def test_a_program_is_the_same_from_any_clone(tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(ROOT / "workflow" / "endpoints", clone / "workflow" / "endpoints")
+    shutil.copytree(ROOT / "workflow" / "crypto", clone / "workflow" / "crypto")
+    openssl = components.directory(PROJECT, "openssl")
+    made = []
+    for root in (ROOT, clone):
+        own = root / "workflow" / "endpoints" / "openssl"
+        sources = [*sorted(set(own.glob("*.c")) - {own / "server.c"}), root / recipe.CONTEXT]
+        made.append(tmp_path / f"client-{len(made)}")
+        argv = recipe.program(root, openssl, sources, version="1", tls="OpenSSL 1", out=made[-1])
+        subprocess.run(argv, cwd=root, check=True)
+    assert filecmp.cmp(*made, shallow=False)
 
 
 def test_only_what_a_switch_changes_passes_through_the_provider(noop: Path, tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def program(root: Path, openssl: Path, sources: Sequence[Path], *, version: str,
     """The command that compiles a program on OpenSSL from sources of an endpoint and those that all share."""
     return [
         *COMPILER,
+        f"-ffile-prefix-map={root}=.",  # a program is the same from any clone
         f'-DVERSION="{version}"',
         f'-DTLS_LIBRARY="{tls}"',
         *(f"-I{directory}" for directory in (root / CONTRACT, root / TLS, root / PQ, openssl / "include")),
