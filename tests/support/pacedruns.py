@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 import fakeruns
+from quicbed.analysis.floors import Floor, Series
 from quicbed.analysis.place import Place
 from quicbed.importers import samples
 from quicbed.papers import reading
@@ -68,3 +69,39 @@ def own(
 
 def place(tmp_path: Path) -> Place:
     return Place(tmp_path, tmp_path / "raw", tmp_path / "artifacts", {})
+
+
+FLOOR = Floor((Series(None, "sleep", "even", 300_000, 2000, 40_000.0, 1e5, None, 0.0),))
+
+
+def at_rates(raw: Path, *, failing: tuple[float, bool] | None = None) -> pl.DataFrame:
+    """Three blocks at two rates, with and without AES instructions: 10 and 20 µs, twice that without them."""
+    for number, (rate, with_aes) in enumerate(
+        (rate, with_aes) for rate in (40.0, 1000.0) for with_aes in (True, False)
+    ):
+        endpoint = {"library": "quiche", "flavour": "stock", "version": "1", "build": "quiche"}
+        label = f"{rate:g} Mbit/s" + ("" if with_aes else ", no AES-NI")
+        cell = {
+            "id": str(number),
+            "slug": "x",
+            "label": label,
+            "arm": "main",
+            "baseline": None if with_aes else "40 Mbit/s",
+        }
+        for block in (1, 2, 3):
+            told: dict[str, Any] = {"cell": cell, "client": endpoint, "server": endpoint}
+            told["variant"] = {"cipher": "aes-128-gcm", "aes_hardware": with_aes}
+            told["link"] = {"mode": "wire", "mtu": 1500, "rate_mbit": rate}
+            if failing == (rate, with_aes):
+                told |= {"status": "failed", "reason": "it was too slow", "metrics": {}}
+            else:
+                # the transfer takes bytes / rate seconds, of which the server computes a quarter, or half
+                precision = (10.0 if rate < 100 else 20.0) * (1 if with_aes else 2) + (block - 2)
+                told["metrics"] = {
+                    "goodput_mbps": rate,
+                    "bytes": 5_000_000,
+                    "server_cpu_s": (0.25 if with_aes else 0.5) * 40 / rate,
+                    "pacing_precision_us": precision,
+                }
+            fakeruns.write_run(raw, fakeruns.make_run(experiment="pacing-precision", block=block, **told))
+    return runs.select_campaign(runs.table(raw), "pacing-precision")

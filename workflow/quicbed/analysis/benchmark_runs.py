@@ -54,7 +54,7 @@ DURATIONS: Mapping[str, pl.DataType] = {
 
 
 @dataclass(frozen=True)
-class Measured:
+class Measured(importers.Results):
     """Packets and durations of one side, published or ours."""
 
     packets: pl.DataFrame
@@ -68,11 +68,10 @@ class Measured:
     missing: str | None = None
     """Why there are none."""
 
-    def _repr_html_(self) -> str:
-        if self.missing:
-            return f"<p><strong>No published results here:</strong> {self.missing}</p>"
+    def count(self) -> str:
+        """Repetitions and settings."""
         cells = self.durations.select("library", "label").n_unique()
-        return f"<p>Published results: {self.durations['origin'].n_unique()} repetitions of {cells} settings.</p>"
+        return f"{self.durations['origin'].n_unique()} repetitions of {cells} settings"
 
 
 def _empty() -> tuple[pl.DataFrame, pl.DataFrame]:

@@ -218,7 +218,7 @@ NUMBERS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(importers.Results):
     """Tables of the published results."""
 
     runs: pl.DataFrame
@@ -227,16 +227,10 @@ class Published:
     missing: str | None = None
     """Why there are none."""
 
-    @property
-    def empty(self) -> bool:
-        """Whether there are no published results here."""
-        return self.runs.is_empty()
-
-    def _repr_html_(self) -> str:
-        if self.missing:
-            return f"<p><strong>No published results here:</strong> {self.missing}</p>"
+    def count(self) -> str:
+        """Repetitions, and how many succeeded."""
         ok = int((self.runs["status"] == "ok").sum())
-        return f"<p>Published results: {self.runs.height} repetitions, {ok} of them successful.</p>"
+        return f"{self.runs.height} repetitions, {ok} of them successful"
 
 
 def published(directory: Path | None) -> Published:

@@ -3,54 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import polars as pl
 import pytest
 
-import fakeruns
-from quicbed.analysis.floors import Floor, Series
+from pacedruns import FLOOR, at_rates
 from quicbed.papers.steps import precision
-from quicbed.store import runs
-
-FLOOR = Floor((Series(None, "sleep", "even", 300_000, 2000, 40_000.0, 1e5, None, 0.0),))
-
-
-def measured(raw: Path, *, failing: tuple[float, bool] | None = None) -> pl.DataFrame:
-    """Three blocks at two rates, with and without AES instructions: 10 and 20 µs, twice that without them."""
-    for number, (rate, with_aes) in enumerate(
-        (rate, with_aes) for rate in (40.0, 1000.0) for with_aes in (True, False)
-    ):
-        endpoint = {"library": "quiche", "flavour": "stock", "version": "1", "build": "quiche"}
-        label = f"{rate:g} Mbit/s" + ("" if with_aes else ", no AES-NI")
-        cell = {
-            "id": str(number),
-            "slug": "x",
-            "label": label,
-            "arm": "main",
-            "baseline": None if with_aes else "40 Mbit/s",
-        }
-        for block in (1, 2, 3):
-            told: dict[str, Any] = {"cell": cell, "client": endpoint, "server": endpoint}
-            told["variant"] = {"cipher": "aes-128-gcm", "aes_hardware": with_aes}
-            told["link"] = {"mode": "wire", "mtu": 1500, "rate_mbit": rate}
-            if failing == (rate, with_aes):
-                told |= {"status": "failed", "reason": "it was too slow", "metrics": {}}
-            else:
-                # the transfer takes bytes / rate seconds, of which the server computes a quarter, or half
-                precision = (10.0 if rate < 100 else 20.0) * (1 if with_aes else 2) + (block - 2)
-                told["metrics"] = {
-                    "goodput_mbps": rate,
-                    "bytes": 5_000_000,
-                    "server_cpu_s": (0.25 if with_aes else 0.5) * 40 / rate,
-                    "pacing_precision_us": precision,
-                }
-            fakeruns.write_run(raw, fakeruns.make_run(experiment="pacing-precision", block=block, **told))
-    return runs.select_campaign(runs.table(raw), "pacing-precision")
 
 
 def test_numbers_of_every_rate(tmp_path: Path) -> None:
-    campaign = measured(tmp_path)
+    campaign = at_rates(tmp_path)
     table = precision.by_rate(campaign)
     kept = table.select("rate_mbit", "aes_hardware", "n", "mean", "min", "max", "load", "goodput_mbps").rows()
     assert kept == [
@@ -73,7 +34,7 @@ def test_numbers_of_every_rate(tmp_path: Path) -> None:
 
 
 def test_the_figure_says_what_failed(tmp_path: Path) -> None:
-    campaign = measured(tmp_path / "raw", failing=(1000.0, False))
+    campaign = at_rates(tmp_path / "raw", failing=(1000.0, False))
     table = precision.by_rate(campaign)
     drawn = precision.precision(campaign, table, FLOOR)
     assert [(trace.name, len(trace.y)) for trace in drawn.figure.data] == [
@@ -90,7 +51,7 @@ def test_the_figure_says_what_failed(tmp_path: Path) -> None:
 
 
 def test_without_a_floor_nothing_is_a_finding(tmp_path: Path) -> None:
-    campaign = measured(tmp_path)
+    campaign = at_rates(tmp_path)
     drawn = precision.precision(campaign, precision.by_rate(campaign), None)
     assert "so no value can be interpreted" in drawn.figure.layout.meta["caption"]
     assert not drawn.figure.layout.shapes

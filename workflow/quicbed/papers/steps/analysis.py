@@ -60,7 +60,7 @@ _KEPT: Mapping[str, pl.DataType] = {"configuration": pl.String(), "repetition": 
 
 
 @dataclass(frozen=True)
-class Published:
+class Published(importers.Results):
     """Tables of the published results."""
 
     runs: pl.DataFrame
@@ -70,18 +70,10 @@ class Published:
     missing: str | None = None
     """Why there are none."""
 
-    @property
-    def empty(self) -> bool:
-        """Whether there are no published results here."""
-        return self.runs.is_empty()
-
-    def _repr_html_(self) -> str:
-        if self.missing:
-            return f"<p><strong>No published results here:</strong> {self.missing}</p>"
+    def count(self) -> str:
+        """Repetitions and settings."""
         repetitions = self.runs.select("configuration", "repetition").n_unique()
-        return (
-            f"<p>Published results: {repetitions} repetitions of {self.runs['configuration'].n_unique()} settings.</p>"
-        )
+        return f"{repetitions} repetitions of {self.runs['configuration'].n_unique()} settings"
 
 
 def published(directory: Path | None) -> Published:
