@@ -54,7 +54,7 @@ DURATIONS: Mapping[str, pl.DataType] = {
 
 
 @dataclass(frozen=True)
-class Measured(importers.Results):
+class Measured(tables.Results):
     """Packets and durations of one side, published or ours."""
 
     packets: pl.DataFrame

@@ -218,7 +218,7 @@ NUMBERS: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Published(importers.Results):
+class Published(tables.Results):
     """Tables of the published results."""
 
     runs: pl.DataFrame

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
-
 from quicbed.importers.summary import SUMMARY_FILE
 
 
@@ -25,24 +23,3 @@ def missing_copy(name: str) -> str:
         f"name a local copy of the data set as <code>published: {{{name}: PATH}}</code> in config/config.yaml; "
         "<code>make all</code> and <code>make figures</code> then import it (docs/importing.md)."
     )
-
-
-class Results:
-    """Published results, of which a notebook shows how many there are, or why there are none."""
-
-    runs: pl.DataFrame
-    missing: str | None
-
-    @property
-    def empty(self) -> bool:
-        """Whether there are no published results here."""
-        return self.runs.is_empty()
-
-    def count(self) -> str:
-        """How many there are."""
-        raise NotImplementedError
-
-    def _repr_html_(self) -> str:
-        if self.missing:
-            return f"<p><strong>No published results here:</strong> {self.missing}</p>"
-        return f"<p>Published results: {self.count()}.</p>"

@@ -170,3 +170,24 @@ def write(table: pl.DataFrame, out: Path, name: str, summary: Summary) -> None:
     """Write ``<name>.parquet`` and count its rows."""
     runs.write_parquet(table, out / f"{name}.parquet")
     summary.tables[name] = table.height
+
+
+class Results:
+    """Published results, of which a notebook shows how many there are, or why there are none."""
+
+    runs: pl.DataFrame
+    missing: str | None
+
+    @property
+    def empty(self) -> bool:
+        """Whether there are no published results here."""
+        return self.runs.is_empty()
+
+    def count(self) -> str:
+        """How many there are."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        if self.missing:
+            return f"<p><strong>No published results here:</strong> {self.missing}</p>"
+        return f"<p>Published results: {self.count()}.</p>"

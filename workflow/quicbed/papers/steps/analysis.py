@@ -60,7 +60,7 @@ _KEPT: Mapping[str, pl.DataType] = {"configuration": pl.String(), "repetition": 
 
 
 @dataclass(frozen=True)
-class Published(importers.Results):
+class Published(tables.Results):
     """Tables of the published results."""
 
     runs: pl.DataFrame
