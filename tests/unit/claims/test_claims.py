@@ -229,6 +229,27 @@ def test_a_claim_is_decided_through_pairs_where_the_measured_goodput_agrees() ->
     assert unpaired.outcomes[0].through is None
 
 
+@pytest.mark.parametrize(
+    ("compare", "text", "value"),
+    [
+        (VALUE, "NOOP, to the run beside it", 1.15),
+        ({"of": [{"label": "NOENC"}], "over": [{"label": "NOOP"}]}, "NOENC / NOOP, to the run beside it", 1.05 / 1.15),
+    ],
+)
+def test_a_cell_of_an_experiment_of_pairs_counts_as_its_ratio_to_the_run_beside_it(
+    compare: dict[str, Any], text: str, value: float
+) -> None:
+    noenc = [row | {"label": row["label"].replace("NOOP", "NOENC")} for row in of_pairs(1.05)]
+    noenc = [row | {key: f"{row[key]} 2" for key in ("cell", "baseline") if row.get(key)} for row in noenc]
+    found = tables(of_pairs(1.15), [row for row in noenc if row["arm"] != "aa"])
+    reads = {"experiment": "aead-pairs", "metric": "gib_per_cpu_s"}
+    result = evaluate_one(found, reads=reads, compare=[compare], predicate={"kind": "at-least", "value": value / 1.1})
+    (outcome,) = result.outcomes
+    assert (result.verdict, result.basis, outcome.text) == ("holds", "ratio", text)
+    assert outcome.value == pytest.approx(value)
+    assert outcome.low < value < outcome.high
+
+
 def test_a_claim_is_decided_by_the_measured_goodput_where_pairs_contradict_it() -> None:
     result = evaluate_one(tables(make_rows(goodputs(1.2)), of_pairs(1.02)), **PAIRED)
     assert (result.verdict, result.outcomes[0].through) == ("holds", None)

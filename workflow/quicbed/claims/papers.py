@@ -89,7 +89,11 @@ class Ratio(Model):
 class Comparison(Model):
     """What is compared with the bounds: a value, a ratio, a ratio of ratios, an order, or what all pairs span."""
 
-    of: list[Term] = Field(default_factory=list, description="Cells that are added up.")
+    of: list[Term] = Field(
+        default_factory=list,
+        description="Cells that are added up. In an experiment of concurrent pairs, each counts as its ratio to the "
+        "run beside it.",
+    )
     over: list[Term] = Field(default_factory=list, description="Cells whose sum it is divided by; empty: the value.")
     against: Ratio | None = Field(None, description="A ratio that this one is divided by.")
     rising: list[Term] = Field(default_factory=list, description="Cells in their order, the smallest first.")

@@ -349,6 +349,7 @@ class _Measured:
     """One table of an experiment's newest campaign, by cell."""
 
     campaign: pl.DataFrame
+    paired: bool  # of concurrent pairs: values are ratios to the run beside
     rows: Mapping[tuple[str, str, str], Mapping[str, Any]]  # by client, server, label
     sampled: Mapping[tuple[str, str | None, str | None], Mapping[int, float]]  # by cell, role, category: by block
     counted: Mapping[str, tuple[float, float, float, int]]  # by cell: median, quartiles, n
@@ -373,7 +374,9 @@ class _Book:
         campaign = self.tables.campaigns.newest(reading.experiment)
         handshakes = "handshake" in set(campaign["workload"].drop_nulls())
         metric = reading.metric if reading.table == "runs" else "ttfb_ms" if handshakes else "goodput_mbps"
-        table = self.tables.campaigns.figure(reading.experiment, metric).filter(pl.col("arm") != "aa")
+        paired = paired_runs.is_paired(campaign)
+        arms = pl.col("arm") == "main" if paired else pl.col("arm") != "aa"
+        table = self.tables.campaigns.figure(reading.experiment, metric).filter(arms)
         rows = {(row["client_library"], row["server_library"], row["label"]): row for row in table.to_dicts()}
         sampled: dict[tuple[str, str | None, str | None], dict[int, float]] = {}
         counted: dict[str, tuple[float, float, float, int]] = {}
@@ -387,7 +390,7 @@ class _Book:
                 sampled.setdefault((cell, role, category), {})[block] = share
         else:
             counted = {cell: _quartiles(values) for cell, values in self._counts(reading, campaign, table)}
-        return _Measured(campaign, rows, sampled, counted)
+        return _Measured(campaign, paired, rows, sampled, counted)
 
     def _counts(
         self, reading: Reading, campaign: pl.DataFrame, table: pl.DataFrame
@@ -485,8 +488,8 @@ class _Evaluation:
             for name in ("campaign", "testbed", "testbed_kind", "scale"):
                 setattr(result, name, first[name])
             self._adapt(str(result.testbed_kind))
-            result.predicate, result.basis = self.predicate, self._basis()
             measured = self.book.read(self.reading)
+            result.predicate, result.basis = self.predicate, self._basis(measured)
         except _MissingError as missing:
             result.verdict, result.reason = missing.verdict, missing.reason
             return result
@@ -575,14 +578,14 @@ class _Evaluation:
             raise _MissingError("not applicable", self.stated.not_locally or "")
         self.predicate, self.over = self.claim.locally.predicate, self.claim.locally.over
 
-    def _basis(self) -> Basis:
+    def _basis(self, measured: _Measured) -> Basis:
         if self.predicate.kind == "fails-above":
             return "failures"
         if self.predicate.kind == "order":
             return "order"
         if self.reading.table not in SAMPLED:
             return "count"
-        if self.over or all(comparison.relative for comparison in self.claim.compare):
+        if self.over or measured.paired or all(comparison.relative for comparison in self.claim.compare):
             return "ratio"
         return "share" if self.reading.table == "shares" else "value"
 
@@ -639,10 +642,13 @@ class _Evaluation:
             if self.reading.table not in SAMPLED:
                 counted = replace(outcome, cells=flat, **self._count(measured, cells))
                 return replace(counted, undecided=self._too_few(counted.n))
-            series = [
+            series: list[Sequence[Mapping[int, float]]] = [
                 [self._blocks(measured, row, place) for row, place in zip(rows, group, strict=True)]
                 for rows, group in zip(cells, places, strict=True)
             ]
+            if measured.paired:
+                outcome = replace(outcome, text=f"{text}, to the run beside it")
+                series = _over_beside(measured, series, cells)
             counts = self.reading.table == "runs" and measured.campaign.schema[self.reading.metric].is_integer()
             sampled = replace(outcome, cells=flat, **_sample(series, low, high, counts=counts))
             if (
@@ -878,6 +884,19 @@ def _by_block(values: analysis.Values, cell: Mapping[str, Any]) -> dict[int, flo
     """Ratio of a cell of pairs to the one beside it."""
     own, other = values.get(cell["cell"], {}), values.get(cell["baseline"], {})
     return {block: own[block] / other[block] for block in own.keys() & other.keys()}
+
+
+def _over_beside(
+    measured: _Measured,
+    series: Sequence[Sequence[Mapping[int, float]]],
+    cells: Sequence[Sequence[Mapping[str, Any]]],
+) -> list[Sequence[Mapping[int, float]]]:
+    """Groups that are multiplied and divided by turns, each with the runs beside its own, by which it is divided."""
+    found: list[Sequence[Mapping[int, float]]] = []
+    for position, (group, rows) in enumerate(zip(series, cells, strict=True)):
+        beside = [measured.sampled.get((row["baseline"], None, None), {}) for row in rows]
+        found += (group, beside) if position % 2 == 0 else (beside, group)
+    return found
 
 
 def _interval(value: float, low: float, high: float) -> str:
