@@ -1,4 +1,4 @@
-"""Papers: the registry of published data, and rooms, of which QUIC Steps has one.
+"""Papers: the registry of published data, and rooms, which QUIC Steps and QUIC on the Highway have.
 
 A room has the paper's importer (`published`), what its figures and tables are made of (`analysis`), `figures`, the
 tables its claims are judged by (`claims`) and the `sections` of its notebook. All else knows a paper by its entry here,
@@ -24,7 +24,7 @@ class Format(NamedTuple):
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "highway": Format("results of QUIC on the Highway (IFIP Networking 2023)", "quicbed.importers.highway"),
+        "highway": Format("results of QUIC on the Highway (IFIP Networking 2023)", "quicbed.papers.highway.published"),
         "steps": Format("results of QUIC Steps (CoNEXT 2025)", "quicbed.papers.steps.published"),
         "quic-benchmark": Format(
             "samples of the university project quic-benchmark", "quicbed.importers.quic_benchmark"

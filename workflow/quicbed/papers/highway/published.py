@@ -27,11 +27,12 @@ from typing import Any
 import polars as pl
 
 from quicbed.base import untrusted
-from quicbed.importers import perf, processed, tables
+from quicbed.importers import tables
 from quicbed.importers.files import MOST_BYTES, MOST_RECORDED, TWICE, CopyError, Entry, content_of, entries
 from quicbed.importers.logs import ParseError, parse_object
 from quicbed.importers.repetitions import Repetition
 from quicbed.importers.summary import Summary
+from quicbed.papers.highway import perf, processed
 
 SOURCE = "highway"
 LAYOUT = "<logdir>/<server>_<client>/<test>/<repetition>/output.txt"

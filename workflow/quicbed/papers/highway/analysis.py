@@ -26,8 +26,8 @@ from quicbed import importers
 from quicbed.analysis import comparison
 from quicbed.base import statistics
 from quicbed.importers import tables
-from quicbed.importers.processed import MISSING, NOT_THERE
 from quicbed.importers.summary import SUMMARY_FILE
+from quicbed.papers.highway.processed import MISSING, NOT_THERE
 from quicbed.plan import march
 from quicbed.store import runs
 
@@ -58,17 +58,6 @@ PROCESSORS: Mapping[str, str] = {
 
 LIBRARIES = ("aioquic", "quic-go", "mvfst", "picoquic", "quiche", "lsquic")
 """In the order of Fig. 3."""
-TITLES: Mapping[str, str] = {
-    "aioquic": "aioquic",
-    "quic-go": "quic-go",
-    "mvfst": "mvfst",
-    "picoquic": "picoquic",
-    "quiche": "quiche",
-    "lsquic": "LSQUIC",
-    "tcp-tls": "TCP+TLS",
-}
-"""Names of libraries of the paper, which need not be among ours."""
-
 BUFFERS = ("0.5x", "1x", "2x", "4x", "8x", "16x", "32x")
 NATIVE = "*"
 """Behind a pair of hosts: the library was built for its processor."""

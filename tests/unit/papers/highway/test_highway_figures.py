@@ -15,16 +15,17 @@ import pytest
 
 import fakeruns
 from clone import ROOT
-from quicbed.analysis import cpu_shares, highway_runs
-from quicbed.analysis.highway_runs import Published
+from quicbed.analysis import cpu_shares
 from quicbed.analysis.pairs import pair_table
 from quicbed.analysis.place import Place
-from quicbed.claims import claims_report, highway_claims, papers, verdicts
+from quicbed.claims import claims_report, papers, verdicts
 from quicbed.config.model import Project
-from quicbed.figures import goodput as figures
-from quicbed.figures import highway_figures, output, sheets
-from quicbed.importers import processed, samples, tables
+from quicbed.figures import goodput as goodputs
+from quicbed.figures import output, sheets
+from quicbed.importers import samples, tables
 from quicbed.papers import reading
+from quicbed.papers.highway import analysis, claims, figures, processed
+from quicbed.papers.highway.analysis import Published
 from quicbed.report import pictures
 from quicbed.store import runs
 from runlinks import filters
@@ -120,8 +121,8 @@ def test_a_buffer_is_the_one_that_was_applied_and_logdirs_are_pooled() -> None:
         row(buffers, "lsquic", 9, 1.0, client_receive_buffer=LARGE, server_library="quiche"),
         row("elsewhere", "lsquic", 1, 1.0, client_receive_buffer=DEFAULT),
     ]
-    table = highway_runs.published_summary(highway_runs.FIG5, published(rows).runs)
-    assert table.schema == pl.Schema(highway_runs.SUMMARY)
+    table = analysis.published_summary(analysis.FIG5, published(rows).runs)
+    assert table.schema == pl.Schema(analysis.SUMMARY)
     assert values_of(table) == {("lsquic", "1x"): pytest.approx(3.1), ("lsquic", "32x"): pytest.approx(3.41)}
     assert values_of(table, "failed") == {("lsquic", "1x"): 1, ("lsquic", "32x"): 0}
     large = table.filter(pl.col("label") == "32x").row(0, named=True)
@@ -142,27 +143,27 @@ def test_a_library_that_differs_from_itself_is_marked_beside_its_settings(tmp_pa
     with_arm(raw, "quinn", 1.0)
     table = with_arm(raw, "quiche", 1.1)
     theirs = published([row("offloading/goracle/off", "quiche", number, 900.0 + number) for number in (1, 2)])
-    drawn = highway_figures.by_setting(highway_runs.FIG8, theirs, table, {"quiche": "quiche", "quinn": "Quinn"})
+    drawn = figures.by_setting(analysis.FIG8, theirs, table, {"quiche": "quiche", "quinn": "Quinn"})
     assert drawn is not None
-    assert panels(drawn) == ["quiche, published", f"quiche {figures.UNLIKE_ITSELF}, measured", "Quinn, measured"]
-    assert figures.UNLIKE_ITSELF_MEANS in notes(drawn)[-1]
+    assert panels(drawn) == ["quiche, published", f"quiche {goodputs.UNLIKE_ITSELF}, measured", "Quinn, measured"]
+    assert goodputs.UNLIKE_ITSELF_MEANS in notes(drawn)[-1]
     like = with_arm(tmp_path / "like", "quinn", 1.0)
-    other = highway_figures.by_setting(highway_runs.FIG8, published([]), like)
+    other = figures.by_setting(analysis.FIG8, published([]), like)
     assert other is not None
-    assert figures.UNLIKE_ITSELF not in str(other.figure.layout)
+    assert goodputs.UNLIKE_ITSELF not in str(other.figure.layout)
 
 
 def test_packets_are_per_gib_and_drops_may_be_none(tmp_path: Path) -> None:
     packets = {"client_udp_packets_sent": 8000, "client_udp_receive_buffer_errors": 0}
     found = published([row("buffer/udp/run3", "quiche", 1, 1.0, client_receive_buffer=DEFAULT, **packets)]).runs
-    assert values_of(highway_runs.published_summary(highway_runs.FIG6, found)) == {("quiche", "1x"): pytest.approx(1.0)}
-    assert values_of(highway_runs.published_summary(highway_runs.DROPS, found)) == {("quiche", "1x"): 0.0}
+    assert values_of(analysis.published_summary(analysis.FIG6, found)) == {("quiche", "1x"): pytest.approx(1.0)}
+    assert values_of(analysis.published_summary(analysis.DROPS, found)) == {("quiche", "1x"): 0.0}
     table = own(tmp_path / "raw", "udp-buffer", {"1x": 1.0, "32x": 1.0}).with_columns(
         client_ack_packets=pl.lit(3000), client_udp_receive_buffer_errors=pl.lit(0)
     )
-    acks = highway_runs.own_summary(highway_runs.FIG6, highway_runs.own_campaigns(highway_runs.FIG6, table))
+    acks = analysis.own_summary(analysis.FIG6, analysis.own_campaigns(analysis.FIG6, table))
     assert values_of(acks) == {("quiche", "1x"): pytest.approx(6.0), ("quiche", "32x"): pytest.approx(6.0)}
-    drops = highway_runs.own_summary(highway_runs.DROPS, highway_runs.own_campaigns(highway_runs.DROPS, table))
+    drops = analysis.own_summary(analysis.DROPS, analysis.own_campaigns(analysis.DROPS, table))
     assert values_of(drops) == {("quiche", "1x"): 0.0, ("quiche", "32x"): 0.0}
     assert drops["ratio"].null_count() == 2
 
@@ -176,12 +177,12 @@ def test_settings_are_told_by_the_directory_and_builds_of_a_library_are_one() ->
         row("offloading/goracle/only-udp", "tcp-tls", 1, 5800.0),
     ]
     found = published(rows).runs
-    assert values_of(highway_runs.published_summary(highway_runs.FIG7, found)) == {
+    assert values_of(analysis.published_summary(analysis.FIG7, found)) == {
         ("quiche", "AES without AES-NI"): pytest.approx(1.3),
         ("quiche", "AES with AES-NI"): pytest.approx(2.6),
         ("quiche", "ChaCha20"): pytest.approx(2.5),
     }
-    table = highway_runs.published_summary(highway_runs.FIG8, found)
+    table = analysis.published_summary(analysis.FIG8, found)
     assert values_of(table) == {("tcp-tls", "gso-gro"): pytest.approx(5.8)}
     assert table["ratio"].to_list() == [None]  # its baseline is not in the copy
 
@@ -207,7 +208,7 @@ def contradictory() -> list[dict[str, Any]]:
 
 
 def test_runs_that_contradict_their_directory_are_left_out_or_marked_and_listed() -> None:
-    table = highway_runs.published_summary(highway_runs.FIG7, published(contradictory()).runs)
+    table = analysis.published_summary(analysis.FIG7, published(contradictory()).runs)
     assert values_of(table) == {
         ("quiche", "AES without AES-NI"): pytest.approx(1.3),
         ("quiche", "AES with AES-NI"): pytest.approx(2.6),
@@ -223,7 +224,7 @@ def test_runs_that_contradict_their_directory_are_left_out_or_marked_and_listed(
         ("lsquic", "ChaCha20"): unshown,
         ("lsquic", "AES with AES-NI"): f"AES instructions not used; {one_side}",
     }
-    sheet = highway_figures.deviations(published(contradictory()))
+    sheet = figures.deviations(published(contradictory()))
     assert isinstance(sheet, sheets.Sheet)
     assert [list(line) for line in sheet.rows] == [
         ["Fig. 7", "AES with AES-NI", "LSQUIC", "LSQUIC", 1, "AES instructions not used"],
@@ -233,12 +234,12 @@ def test_runs_that_contradict_their_directory_are_left_out_or_marked_and_listed(
         ["Fig. 7", "ChaCha20", "quiche", "quiche", 1, unread],
         ["Fig. 8", "default", "quiche", "quiche", 1, "nothing read the parameter offloads"],
     ]
-    drawn = highway_figures.by_setting(highway_runs.FIG7, published(contradictory()), pl.DataFrame(schema=runs.SCHEMA))
+    drawn = figures.by_setting(analysis.FIG7, published(contradictory()), pl.DataFrame(schema=runs.SCHEMA))
     assert drawn is not None
     assert sum(note.endswith("\N{PILCROW SIGN}") for note in notes(drawn)) == 3
     marked = "\N{PILCROW SIGN} not measured as the figure says: AES instructions not used"
     assert any(marked in note.replace("<br>", " ") for note in notes(drawn))
-    judged = highway_claims.highway_campaigns(published(contradictory())).runs
+    judged = claims.as_campaigns(published(contradictory())).runs
     assert set(judged.select("experiment", "client_library", "label").rows()) == {
         ("aes-ni", "quiche", "AES without AES-NI"),
         ("aes-ni", "quiche", "AES with AES-NI"),
@@ -263,7 +264,7 @@ def test_a_run_is_one_with_chacha20_where_its_log_shows_it(tmp_path: Path) -> No
         place = f"results/crypto/{setting}/run1/{server}_{server}/goodput/{1 if goodput != 7880.0 else 2}"
         files |= {f"{place}/{name}": data for name, data in found.items()}
     reading.read("highway", samples.write(files, tmp_path / "copy"), tmp_path / "out")
-    found = highway_runs.labelled(highway_runs.FIG7, highway_runs.published(tmp_path / "out").runs)
+    found = analysis.labelled(analysis.FIG7, analysis.published(tmp_path / "out").runs)
     told = {(row["client_library"], round(row["value"], 2)): row["deviation"] for row in found.to_dicts()}
     unshown = "not shown to be ChaCha20: its log has "
     assert told == {
@@ -275,7 +276,7 @@ def test_a_run_is_one_with_chacha20_where_its_log_shows_it(tmp_path: Path) -> No
         ("tcp-tls", 7.88): f"{unshown}aes-128-gcm",
         ("tcp-tls", 2.67): None,
     }
-    judged = highway_claims.highway_campaigns(highway_runs.published(tmp_path / "out")).runs
+    judged = claims.as_campaigns(analysis.published(tmp_path / "out")).runs
     shown = judged.filter((pl.col("experiment") == "aes-ni") & (pl.col("label") == "ChaCha20"))
     assert shown.select("client_library", "cipher").rows() == [("tcp-tls", "chacha20-poly1305")]
 
@@ -284,17 +285,17 @@ def test_hosts_have_the_names_of_the_paper_and_native_builds_a_star() -> None:
     hosts = {"goracle-gard": 3000.0, "tinyman-idex": 4000.0, "new-pair": 1.0}
     rows = [row("hardware/optimized", "lsquic", 1, goodput, testbed=pair) for pair, goodput in hosts.items()]
     rows.append(row("hardware/optimized", "lsquic", 2, 3600.0, client_flavour="goracle"))
-    table = highway_runs.published_summary(highway_runs.FIG9, published(rows).runs)
+    table = analysis.published_summary(analysis.FIG9, published(rows).runs)
     assert values_of(table) == {
         ("lsquic", "AMD-2"): pytest.approx(3.0),
         ("lsquic", "AMD-2*"): pytest.approx(3.6),
         ("lsquic", "Intel-3"): pytest.approx(4.0),
     }
     assert values_of(table, "ratio")["lsquic", "AMD-2*"] == pytest.approx(1.2)
-    drawn = highway_figures.by_setting(highway_runs.FIG9, published(rows), pl.DataFrame(schema=runs.SCHEMA))
+    drawn = figures.by_setting(analysis.FIG9, published(rows), pl.DataFrame(schema=runs.SCHEMA))
     assert drawn is not None
     assert any("AMD-2 EPYC 7543" in note for note in notes(drawn))
-    drawn = highway_figures.by_setting(highway_runs.FIG8, offloads(), pl.DataFrame(schema=runs.SCHEMA))
+    drawn = figures.by_setting(analysis.FIG8, offloads(), pl.DataFrame(schema=runs.SCHEMA))
     assert drawn is not None
     assert not any("EPYC" in note for note in notes(drawn))
 
@@ -303,9 +304,9 @@ def test_our_testbeds_stand_for_hosts(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     own(raw, "hardware", {"default": 1000.0})
     table = own(raw, "hardware", {"default": 2000.0}, testbed=fakeruns.make_run()["testbed"] | {"name": "lab"})
-    found = highway_runs.own_summary(highway_runs.FIG9, highway_runs.own_campaigns(highway_runs.FIG9, table))
+    found = analysis.own_summary(analysis.FIG9, analysis.own_campaigns(analysis.FIG9, table))
     assert {label for _, label in values_of(found)} == {"local", "lab"}
-    drawn = highway_figures.by_setting(highway_runs.FIG9, NOTHING, table)
+    drawn = figures.by_setting(analysis.FIG9, NOTHING, table)
     assert drawn is not None
     assert list(drawn.figure.layout.xaxis.ticktext) == ["lab", "local"]
 
@@ -323,14 +324,14 @@ def test_our_builds_for_a_processor_have_a_star_beside_the_same_hosts(tmp_path: 
         cell = {"id": f"quiche-{label}", "slug": "x", "label": label, "arm": "main", "baseline": "quiche-default"}
         own(raw, "hardware", {label: goodput}, testbed=where, cell=cell, client=made, server=made)
     table = runs.table(raw)
-    found = highway_runs.own_summary(highway_runs.FIG9, highway_runs.own_campaigns(highway_runs.FIG9, table))
+    found = analysis.own_summary(analysis.FIG9, analysis.own_campaigns(analysis.FIG9, table))
     assert values_of(found, "baseline") == {
         ("quiche", "far x86-64-v3"): None,
         ("quiche", "lab"): None,
         ("quiche", "lab*"): "lab",
     }
     assert values_of(found, "ratio")["quiche", "lab*"] == pytest.approx(1.2)
-    drawn = highway_figures.by_setting(highway_runs.FIG9, NOTHING, table)
+    drawn = figures.by_setting(analysis.FIG9, NOTHING, table)
     assert drawn is not None
     assert list(drawn.figure.layout.xaxis.ticktext) == ["far x86-64-v3", "lab", "*"]
 
@@ -338,35 +339,35 @@ def test_our_builds_for_a_processor_have_a_star_beside_the_same_hosts(tmp_path: 
 def test_pairs_that_were_measured_otherwise_are_marked_and_do_not_count_beside_others() -> None:
     both = {"server_library": "lsquic"}
     rows = [
-        row(highway_runs.FIG10, "quiche", 1, 2500.0),
-        row(highway_runs.FIG10, "quiche", 2, 100.0, client_receive_buffer=DEFAULT, campaign="run2"),
-        row(highway_runs.FIG10, "quiche", 1, 1000.0, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both),
-        row(highway_runs.FIG10, "quiche", 2, 1200.0, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both)
+        row(analysis.FIG10, "quiche", 1, 2500.0),
+        row(analysis.FIG10, "quiche", 2, 100.0, client_receive_buffer=DEFAULT, campaign="run2"),
+        row(analysis.FIG10, "quiche", 1, 1000.0, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both),
+        row(analysis.FIG10, "quiche", 2, 1200.0, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both)
         | {"unread_parameters": json.dumps({"client": {"rmem_vlaue": 1}})},
-        row(highway_runs.FIG10, "quiche", 3, None, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both),
+        row(analysis.FIG10, "quiche", 3, None, client_receive_buffer=DEFAULT, testbed="algofi-zone", **both),
     ]
-    table = highway_runs.published_pairs(published(rows).runs, highway_runs.FIG10)
+    table = analysis.published_pairs(published(rows).runs, analysis.FIG10)
     cells = {(r["client_library"], r["server_library"]): r for r in table.to_dicts()}
     assert cells["quiche", "quiche"]["mean"] == 2500.0
     assert cells["quiche", "quiche"]["deviation"] is None
     other = cells["quiche", "lsquic"]
     assert (other["mean"], other["n"], other["failed"]) == (1100.0, 2, 1)
     assert other["deviation"] == ("receive buffer 208 KiB; hosts algofi-zone; nothing read the parameter rmem_vlaue")
-    sheet = highway_figures.deviations(published(rows))
+    sheet = figures.deviations(published(rows))
     assert isinstance(sheet, sheets.Sheet)
     assert [list(line) for line in sheet.rows] == [["Fig. 10", None, "quiche", "LSQUIC", 2, other["deviation"]]]
 
 
 def test_the_ratio_of_means_has_the_interval_of_unpaired_values() -> None:
     values, baseline = np.arange(95.0, 106.0), np.arange(190.0, 211.0)
-    middle, low, high = highway_runs.ratio(values, baseline)
+    middle, low, high = analysis.ratio(values, baseline)
     assert middle == 0.5
     assert low is not None
     assert high is not None
     # the standard error of a ratio of independent means
     error = 0.5 * np.hypot(values.std(ddof=1) / 100 / 11**0.5, baseline.std(ddof=1) / 200 / 21**0.5)
     assert high - low == pytest.approx(2 * 2.23 * error, rel=0.1)
-    assert highway_runs.ratio(values[:1], baseline) == (pytest.approx(0.475), None, None)
+    assert analysis.ratio(values[:1], baseline) == (pytest.approx(0.475), None, None)
 
 
 # ---- perf samples ----------------------------------------------------------------------------------------------------
@@ -378,7 +379,7 @@ def shares_of(origin: str, role: str, counted: dict[str, int]) -> list[dict[str,
 
 
 def profiled() -> Published:
-    rows = [row(highway_runs.FIG4, "quiche", number, 2500.0) for number in (1, 2)]
+    rows = [row(analysis.FIG4, "quiche", number, 2500.0) for number in (1, 2)]
     shares = []
     for one, packets in zip(rows, (40, 50), strict=True):
         shares += shares_of(one["origin"], "server", {"PACKET_IO": packets, "CRYPTO": 20, "GENERAL": 10})
@@ -408,20 +409,20 @@ def measured() -> cpu_shares.Profiled:
 
 
 def test_shares_are_of_the_hosts_samples_there_and_of_the_endpoints_here() -> None:
-    theirs = highway_runs.published_shares(profiled())
+    theirs = analysis.published_shares(profiled())
     found = {one["category"]: one for one in theirs.to_dicts()}
     assert (found["Packet I/O"]["mean"], found["Crypto"]["mean"], found["Packet I/O"]["n"]) == (45.0, 20.0, 2)
     found_ours = measured()
-    ours = highway_runs.own_shares(found_ours.shares, found_ours.blocks, "AES-128-GCM")
+    ours = analysis.own_shares(found_ours.shares, found_ours.blocks, "AES-128-GCM")
     assert dict(ours.select("category", "mean").rows()) == {
         "Packet I/O": 50.0,
         "Crypto": pytest.approx(30.0),
         "Kernel": 20.0,
     }
-    drawn = highway_figures.samples(profiled(), measured(), "AES-128-GCM")
+    drawn = figures.samples(profiled(), measured(), "AES-128-GCM")
     assert drawn is not None
     assert panels(drawn) == ["quiche, published", "quinn, measured"]
-    assert highway_figures.samples(NOTHING, measured(), "AES-128-GCM") is None
+    assert figures.samples(NOTHING, measured(), "AES-128-GCM") is None
 
 
 # ---- figures ---------------------------------------------------------------------------------------------------------
@@ -443,7 +444,7 @@ def test_a_library_of_both_sides_stands_beside_itself_and_others_of_ours_follow(
     goodputs = {"default": 8000.0, "off": 4000.0}
     own(raw, "offloads", goodputs, "quinn")
     table = own(raw, "offloads", goodputs, "tcp-tls")
-    drawn = highway_figures.by_setting(highway_runs.FIG8, offloads(), table, {"quinn": "Quinn"})
+    drawn = figures.by_setting(analysis.FIG8, offloads(), table, {"quinn": "Quinn"})
     assert drawn is not None
     assert panels(drawn) == [
         "LSQUIC, published",
@@ -458,7 +459,7 @@ def test_a_library_of_both_sides_stands_beside_itself_and_others_of_ours_follow(
     assert list(boxes[0].median) == pytest.approx([5.15, 5.95, 7.95])
     # the first rows decide which campaign the figure belongs to
     assert drawn.table["scale"].to_list()[0] == "quick"
-    sheet = highway_figures.setting_sheet(drawn.table, "Goodput [Gbit/s]")
+    sheet = figures.setting_sheet(drawn.table, "Goodput [Gbit/s]")
     lines = {(line[0], line[1]): line for line in sheet.rows}
     assert lines["TCP+TLS", "off"][2:5] == ["2", "5.150", "0.648"]
     assert lines["TCP+TLS", "off"][6:9] == ["3", "4.080", "0.500"]
@@ -473,18 +474,18 @@ def test_a_library_of_both_sides_stands_beside_itself_and_others_of_ours_follow(
 
 def test_without_our_runs_only_published_panels_are_drawn_and_without_either_nothing(tmp_path: Path) -> None:
     empty = pl.DataFrame(schema=runs.SCHEMA)
-    drawn = highway_figures.by_setting(highway_runs.FIG8, offloads(), empty)
+    drawn = figures.by_setting(analysis.FIG8, offloads(), empty)
     assert drawn is not None
     assert panels(drawn) == ["LSQUIC, published", "TCP+TLS, published"]
     assert "nothing yet, see experiment offloads" in drawn.figure.layout.title.text
-    assert highway_figures.by_setting(highway_runs.FIG8, NOTHING, empty) is None
+    assert figures.by_setting(analysis.FIG8, NOTHING, empty) is None
     table = own(tmp_path / "raw", "aes-ni", {"AES with AES-NI": 1000.0})
-    assert highway_figures.by_setting(highway_runs.FIG7, NOTHING, table) is None  # it has a figure that tells more
+    assert figures.by_setting(analysis.FIG7, NOTHING, table) is None  # it has a figure that tells more
 
 
 def test_what_has_no_value_says_why(tmp_path: Path) -> None:
     table = own(tmp_path / "raw", "offloads", {"default": 1.0}, status="failed", reason="it <hung>", metrics={})
-    drawn = highway_figures.by_setting(highway_runs.FIG8, NOTHING, table)
+    drawn = figures.by_setting(analysis.FIG8, NOTHING, table)
     assert drawn is not None
     (note,) = (one for one in drawn.figure.layout.annotations if one.text == "failed")
     assert note.hovertext == "it &lt;hung&gt;"
@@ -492,13 +493,13 @@ def test_what_has_no_value_says_why(tmp_path: Path) -> None:
 
 def test_heat_maps_stand_side_by_side_and_mark_what_deviates(tmp_path: Path) -> None:
     rows = [
-        row(highway_runs.FIG3, "quiche", 1, 2500.0, client_receive_buffer=DEFAULT),
-        row(highway_runs.FIG3, "lsquic", 1, 1000.0, server_library="quiche"),
+        row(analysis.FIG3, "quiche", 1, 2500.0, client_receive_buffer=DEFAULT),
+        row(analysis.FIG3, "lsquic", 1, 1000.0, server_library="quiche"),
     ]
     cells = {"208 KiB": 4000.0, "6.5 MiB": 9000.0}
-    campaign, table = figures.experiment_table(own(tmp_path / "raw", "pairwise", cells), "pairwise")
+    campaign, table = goodputs.experiment_table(own(tmp_path / "raw", "pairwise", cells), "pairwise")
     pairs = (campaign, pair_table(campaign, table))
-    drawn = highway_figures.all_pairs(published(rows), highway_runs.FIG3, *pairs, "208 KiB")
+    drawn = figures.all_pairs(published(rows), analysis.FIG3, *pairs, "208 KiB")
     assert drawn is not None
     theirs, ours = drawn.figure.data
     assert list(theirs.y) == ["quiche", "LSQUIC"]
@@ -507,7 +508,7 @@ def test_heat_maps_stand_side_by_side_and_mark_what_deviates(tmp_path: Path) -> 
     assert [list(line) for line in ours.text] == [["4.08"]]
     assert any("receive buffer 6656 KiB" in note for note in notes(drawn))
     assert drawn.table["mean"].to_list() == [pytest.approx(4080.0), 1000.0, 2500.0]
-    assert highway_figures.all_pairs(NOTHING, highway_runs.FIG3, *pairs, "208 KiB") is None
+    assert figures.all_pairs(NOTHING, analysis.FIG3, *pairs, "208 KiB") is None
 
 
 # ---- claims ----------------------------------------------------------------------------------------------------------
@@ -520,17 +521,17 @@ def spread(experiment: str, library: str, goodput: float, **values: Any) -> list
 
 def verdicts_on(found: Published) -> dict[str, verdicts.Result]:
     project = Project(ROOT)
-    known = [one for one in papers.stated(project) if one.name == highway_claims.PAPER]
-    results = verdicts.evaluate(project, known, highway_claims.highway_campaigns(found))
+    known = [one for one in papers.stated(project) if one.name == claims.PAPER]
+    results = verdicts.evaluate(project, known, claims.as_campaigns(found))
     return {result.stated.claim.id: result for result in results}
 
 
 def test_claims_are_judged_by_the_runs_behind_the_figures() -> None:
     small = {"client_receive_buffer": DEFAULT}
     rows = [
-        *spread(highway_runs.FIG3, "quiche", 1100.0, server_library="lsquic", **small),
-        *spread(highway_runs.FIG3, "lsquic", 2500.0, server_library="quiche", **small),
-        *spread(highway_runs.FIG3, "lsquic", 3000.0, **small),
+        *spread(analysis.FIG3, "quiche", 1100.0, server_library="lsquic", **small),
+        *spread(analysis.FIG3, "lsquic", 2500.0, server_library="quiche", **small),
+        *spread(analysis.FIG3, "lsquic", 3000.0, **small),
         # a cipher that it was to have and that nothing read leaves its goodput that of AES
         *(one | {"unread_parameters": AES} for one in spread("crypto/aes-ni", "tcp-tls", 8000.0, aes_hardware=True)),
         *spread("crypto/aes-ni", "lsquic", 3000.0, aes_hardware=True),
@@ -569,10 +570,10 @@ def test_claims_are_judged_by_the_runs_behind_the_figures() -> None:
 
 def test_the_fastest_and_the_slowest_published_pair_are_judged_as_values() -> None:
     rows = []
-    for client in highway_runs.LIBRARIES:
-        for server in highway_runs.LIBRARIES:
+    for client in analysis.LIBRARIES:
+        for server in analysis.LIBRARIES:
             goodput = {("aioquic", "mvfst"): 48.0, ("lsquic", "lsquic"): 3000.0}.get((client, server), 1000.0)
-            rows += spread(highway_runs.FIG3, client, goodput, server_library=server, client_receive_buffer=DEFAULT)
+            rows += spread(analysis.FIG3, client, goodput, server_library=server, client_receive_buffer=DEFAULT)
     found = verdicts_on(published(rows))
     names = ("fig3-slowest", "fig3-fastest", "fig3-range")
     assert [(found[name].verdict, found[name].reason) for name in names] == [("holds", "")] * 3
@@ -581,7 +582,7 @@ def test_the_fastest_and_the_slowest_published_pair_are_judged_as_values() -> No
 
 
 def test_claims_on_shares_are_of_the_endpoints_samples() -> None:
-    rows = spread(highway_runs.FIG4, "lsquic", 3000.0)
+    rows = spread(analysis.FIG4, "lsquic", 3000.0)
     shares = []
     for one in rows:
         for role in ("client", "server"):
@@ -639,10 +640,10 @@ def place(directory: Path) -> Place:
 def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(tmp_path: Path) -> None:
     here = place(tmp_path)
     reading.read("highway", copy_with_a_shifted_table(tmp_path / "copy"), here.published["highway"])
-    found = highway_runs.published(here.published["highway"])
+    found = analysis.published(here.published["highway"])
     empty = pl.DataFrame(schema=runs.SCHEMA)
     none = cpu_shares.profiled(empty, here.raw, here.root)
-    beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
+    beside = figures.beside(found, empty, (empty, empty), none, here, {})
     assert list(beside.saved) == ["highway-fig8", "highway-fig8-cpu"]
     assert isinstance(beside.sheet("highway-fig8"), sheets.Sheet)
     assert (here.tables / "highway-fig8.csv").is_file()
@@ -651,23 +652,23 @@ def test_an_imported_copy_is_drawn_and_reported_and_its_differences_are_listed(t
     assert manifest["table"] == "tables/highway-fig8.parquet"
     assert [figure["figure"] for figure in pictures.found(here.artifacts, empty)] == list(beside.saved)
 
-    changed = highway_figures.changed_sheet(found, here.tables)
+    changed = figures.changed_sheet(found, here.tables)
     assert isinstance(changed, sheets.Sheet)
     ((number, slug, *_, difference),) = changed.rows
     assert (number, slug) == ("Fig. 8", "quiche_quiche")
     assert difference == "+0.000 %"  # shifted, the mean stays
-    listed = highway_figures.difference_sheet(found, here.tables)
+    listed = figures.difference_sheet(found, here.tables)
     assert isinstance(listed, sheets.Sheet)
     assert {(line[0], line[2], line[3], line[4]) for line in listed.rows} == {
         ("Fig. 8", "goodput_mbps", processed.ONLY_PROCESSED, 1),
         ("Fig. 8", "goodput_mbps", processed.ONLY_RAW, 1),
     }
-    told = highway_figures.implementations(found)
+    told = figures.implementations(found)
     assert isinstance(told, sheets.Sheet)
     assert [line[0] for line in told.rows] == ["quiche"]
 
     # drawn again without the copy, nothing of it is left
-    highway_figures.beside(highway_runs.published(None), empty, (empty, empty), none, here, {})
+    figures.beside(analysis.published(None), empty, (empty, empty), none, here, {})
     assert [file for file in here.artifacts.rglob("*") if file.is_file() and file.name != "plotly.min.js"] == []
 
 
@@ -683,7 +684,7 @@ def test_the_figure_of_hosts_has_every_testbed_that_was_measured_here(tmp_path: 
         here = Place(tmp_path, tmp_path / "raw" / testbed, tmp_path / testbed, {})
         table = runs.table(here.raw)
         none = cpu_shares.profiled(empty, here.raw, here.root)
-        beside = highway_figures.beside(NOTHING, table, (empty, empty), none, here, {})
+        beside = figures.beside(NOTHING, table, (empty, empty), none, here, {})
         figure = beside.show("highway-fig9")
         shown[testbed] = list(figure.drawn.figure.layout.xaxis.ticktext) if isinstance(figure, output.Saved) else figure
         assert {figure["figure"] for figure in pictures.found(here.artifacts, table)} == set(beside.saved)
@@ -720,21 +721,21 @@ def html_of(shown: Any) -> str:
 
 def test_without_published_results_everything_says_so_and_the_first_how_to_get_them(tmp_path: Path) -> None:
     here = place(tmp_path)
-    found = highway_runs.published(here.published["highway"])
-    assert highway_runs.published(None).missing == found.missing
+    found = analysis.published(here.published["highway"])
+    assert analysis.published(None).missing == found.missing
     empty = pl.DataFrame(schema=runs.SCHEMA)
     none = cpu_shares.profiled(empty, here.raw, here.root)
-    beside = highway_figures.beside(found, empty, (empty, empty), none, here, {})
+    beside = figures.beside(found, empty, (empty, empty), none, here, {})
     assert "published: {highway: PATH}" in html_of(found)
     assert beside.show("highway-fig7") is None  # ours is shown by a figure of its own
     assert "experiments=[udp-buffer]" in html_of(beside.show("highway-fig5"))
     assert beside.sheet("highway-fig5") is None
     assert beside.found("highway-fig5", {"32x": "Goodput"}) is None
-    assert highway_figures.changed_sheet(found, here.tables) is found
+    assert figures.changed_sheet(found, here.tables) is found
     for one in (
-        highway_figures.implementations(found),
-        highway_figures.deviations(found),
-        highway_figures.difference_sheet(found, here.tables),
+        figures.implementations(found),
+        figures.deviations(found),
+        figures.difference_sheet(found, here.tables),
     ):
         assert one is None
     assert not here.artifacts.exists()

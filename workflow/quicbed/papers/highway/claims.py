@@ -1,23 +1,24 @@
 """The published raw data of "QUIC on the Highway" as tables that its claims can be judged by
 (`quicbed.claims.verdicts`).
 
-Each of our experiments that repeats one of the paper gets the runs behind the figure
-(`quicbed.analysis.highway_runs`). The
-repetitions were not measured in blocks: those of a cell are numbered, and what has the same number is taken as a
-block, which for independent values is as good as any other pairing. Runs that were not measured as their figure says
-are left out.
+Each of our experiments that repeats one of the paper gets the runs behind the figure (`analysis`). The repetitions were
+not measured in blocks: those of a cell are numbered, and what has the same number is taken as a block, which for
+independent values is as good as any other pairing. Runs that were not measured as their figure says are left out.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 
-from quicbed.analysis import cpu_shares, highway_runs
-from quicbed.analysis.highway_runs import Published
+from quicbed.analysis import cpu_shares
 from quicbed.claims import verdicts
+from quicbed.papers.highway import analysis
+from quicbed.papers.highway.analysis import Published
 from quicbed.store import runs
 
-PAPER = "quic-on-the-highway"
+PAPER, SOURCE = "quic-on-the-highway", analysis.SOURCE
 NATIVE = "hardware-native"
 """The experiment that the claim on all hosts of Fig. 9 awaits."""
 _AES = "AES-128-GCM"
@@ -31,7 +32,13 @@ _SHARES = {
 }
 
 
-def highway_campaigns(found: Published) -> verdicts.Tables:
+def campaigns(directory: Path | None) -> verdicts.Tables | None:
+    """The published runs in *directory* as if they were a campaign of each of our experiments; None without runs."""
+    found = analysis.published(directory)
+    return None if found.empty else as_campaigns(found)
+
+
+def as_campaigns(found: Published) -> verdicts.Tables:
     """The published runs as if they were a campaign of each of our experiments."""
     table = _runs(found)
     return verdicts.Tables(table, shares=_shares(found, table), published=True)
@@ -40,35 +47,35 @@ def highway_campaigns(found: Published) -> verdicts.Tables:
 def _runs(found: Published) -> pl.DataFrame:
     parts = []
     for directory, label, size in (
-        (highway_runs.FIG3, "208 KiB", highway_runs.DEFAULT_BUFFER),
-        (highway_runs.FIG10, "6.5 MiB", highway_runs.LARGE_BUFFER),
+        (analysis.FIG3, "208 KiB", analysis.DEFAULT_BUFFER),
+        (analysis.FIG10, "6.5 MiB", analysis.LARGE_BUFFER),
     ):
-        pairs = highway_runs.in_directory(found.runs, directory).filter(
-            (pl.col("client_receive_buffer") == size) & (pl.col("testbed") == highway_runs.HOSTS)
+        pairs = analysis.in_directory(found.runs, directory).filter(
+            (pl.col("client_receive_buffer") == size) & (pl.col("testbed") == analysis.HOSTS)
         )
         parts.append(_as(pairs, "pairwise", label))
         # which is the goodput that the paper compares TCP+TLS with
-        if directory == highway_runs.FIG3:
+        if directory == analysis.FIG3:
             parts.append(_as(pairs.filter(pl.col("client_library") == pl.col("server_library")), "aead-goodput", _AES))
-    for figure in (highway_runs.FIG5, highway_runs.FIG7, highway_runs.FIG8):
+    for figure in (analysis.FIG5, analysis.FIG7, analysis.FIG8):
         parts.append(_settings(figure, found).with_columns(experiment=pl.lit(figure.experiment)))
     # labels of settings are pairs of hosts and builds, which no experiment of ours has
-    machines = _settings(highway_runs.FIG9, found)
+    machines = _settings(analysis.FIG9, found)
     parts.append(machines.with_columns(experiment=pl.lit(NATIVE)))
     # our experiment is one of a single pair of hosts
-    native = pl.col("label").str.ends_with(highway_runs.NATIVE)
+    native = pl.col("label").str.ends_with(analysis.NATIVE)
     parts.append(
-        machines.filter(pl.col("testbed") == highway_runs.HOSTS).with_columns(
-            experiment=pl.lit(highway_runs.FIG9.experiment),
+        machines.filter(pl.col("testbed") == analysis.HOSTS).with_columns(
+            experiment=pl.lit(analysis.FIG9.experiment),
             label=pl.when(native).then(pl.lit("march=native")).otherwise(pl.lit("default")),
         )
     )
     # TCP+TLS, which takes no UDP buffer, was not measured with them
-    instructions = highway_runs.labelled(highway_runs.FIG7, found.runs).drop("value", "deviation")
+    instructions = analysis.labelled(analysis.FIG7, found.runs).drop("value", "deviation")
     with_aes = (pl.col("label") == "AES with AES-NI") & (pl.col("client_library") == "tcp-tls")
     # whatever cipher it was to have, which Fig. 3 does not ask for: by default it has AES
     parts.append(_as(instructions.filter(with_aes & pl.col("aes_hardware")), "aead-goodput", _AES))
-    parts.append(_as(highway_runs.in_directory(found.runs, highway_runs.FIG4), "cpu-shares", _AES))
+    parts.append(_as(analysis.in_directory(found.runs, analysis.FIG4), "cpu-shares", _AES))
     cell = ["experiment", "label", "client_library", "server_library"]
     cpu = {
         f"{role}_cpu_s_per_gib": pl.col(f"{role}_cpu_percent")
@@ -94,9 +101,9 @@ def _runs(found: Published) -> pl.DataFrame:
     )
 
 
-def _settings(figure: highway_runs.Figure, found: Published) -> pl.DataFrame:
+def _settings(figure: analysis.Figure, found: Published) -> pl.DataFrame:
     """Runs of a figure of single libraries that were measured as it says."""
-    used = highway_runs.settings(figure, found.runs)
+    used = analysis.settings(figure, found.runs)
     return used.filter(pl.col("deviation").is_null()).drop("value", "deviation")
 
 

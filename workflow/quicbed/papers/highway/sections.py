@@ -5,21 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from quicbed.analysis import cpu_shares, highway_runs
-from quicbed.analysis.highway_runs import Published
+from quicbed.analysis import cpu_shares
 from quicbed.analysis.pairs import pair_table
-from quicbed.figures import (
-    cpu_figures,
-    findings,
-    goodput,
-    highway_figures,
-    link_figures,
-    load_figures,
-    pair_figures,
-)
+from quicbed.figures import cpu_figures, findings, goodput, link_figures, load_figures, pair_figures
 from quicbed.figures.output import NotMeasured, Saved
 from quicbed.figures.sheets import Sheet
 from quicbed.papers import sections
+from quicbed.papers.highway import analysis, figures
+from quicbed.papers.highway.analysis import Published
 from quicbed.papers.sections import Section
 
 FOUND: Mapping[str, Mapping[str, str]] = {
@@ -41,30 +34,28 @@ class Highway(sections.Paper):
 
     def __init__(self) -> None:
         super().__init__()
-        self.published = highway_runs.published(self.here.published.get(highway_runs.SOURCE))
+        self.published = analysis.published(self.here.published.get(analysis.SOURCE))
         self._pairs = self.campaigns.newest("pairwise"), self.campaigns.figure("pairwise")
         if not self._pairs[0].is_empty():
             self._pairs = (self._pairs[0], pair_table(*self._pairs))
         self._profiled = cpu_shares.profiled(self.table, self.here.raw, self.here.root)
-        self._beside = highway_figures.beside(
-            self.published, self.table, self._pairs, self._profiled, self.here, self.titles
-        )
+        self._beside = figures.beside(self.published, self.table, self._pairs, self._profiled, self.here, self.titles)
 
     def implementations(self) -> Sheet | None:
         """Libraries, builds, versions and hosts of the published runs; None without a copy of them."""
-        return highway_figures.implementations(self.published)
+        return figures.implementations(self.published)
 
     def deviations(self) -> Sheet | None:
         """Published runs that were not measured as their figure says; None without a copy of them."""
-        return highway_figures.deviations(self.published)
+        return figures.deviations(self.published)
 
     def changed(self) -> Sheet | Published:
         """Means that differ between the authors' tables and their raw files; without a copy, how to get one."""
-        return highway_figures.changed_sheet(self.published, self.here.tables)
+        return figures.changed_sheet(self.published, self.here.tables)
 
     def differences(self) -> Sheet | None:
         """All that differs between them; None without a copy."""
-        return highway_figures.difference_sheet(self.published, self.here.tables)
+        return figures.difference_sheet(self.published, self.here.tables)
 
     def figure(self, name: str) -> Saved | NotMeasured | None:
         """A figure of the paper by its name; None where only published data would be in it and there is none."""

@@ -17,12 +17,14 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed.analysis import comparison, cpu_shares, highway_runs
-from quicbed.analysis.highway_runs import Figure, Published
+from quicbed.analysis import comparison, cpu_shares
 from quicbed.analysis.place import Place
 from quicbed.figures import findings, goodput, layout, output
 from quicbed.figures.output import Drawn
 from quicbed.figures.sheets import Sheet, leading
+from quicbed.importers.names import TITLES
+from quicbed.papers.highway import analysis
+from quicbed.papers.highway.analysis import Figure, Published
 from quicbed.store import runs
 
 PUBLISHED, OWN = "published", "measured"
@@ -59,7 +61,7 @@ class Beside:
         """A figure; where there is none, how to measure ours; None where ours is in another figure or in a table."""
         if name in self.tables:
             return self.saved.get(name)
-        experiment = next((one.experiment for one in highway_runs.FIGURES if one.name == name and one.alone), None)
+        experiment = next((one.experiment for one in analysis.FIGURES if one.name == name and one.alone), None)
         return output.NotMeasured(experiment) if experiment else None
 
     def found(self, name: str, labels: Mapping[str, str]) -> findings.Found | None:
@@ -67,11 +69,11 @@ class Beside:
         if name not in self.tables:
             return None
         table = self.tables[name]
-        own = table.filter(pl.col("source") != highway_runs.SOURCE)
-        if name == highway_runs.FIG9.name:  # whose settings are our testbeds
+        own = table.filter(pl.col("source") != analysis.SOURCE)
+        if name == analysis.FIG9.name:  # whose settings are our testbeds
             native = own.filter(pl.col("baseline").is_not_null()).select("label", "baseline").unique().sort("label")
             labels = {label: f"Goodput built for the processor, {host}" for label, host in native.rows()}
-        if name == highway_runs.DROPS.name:
+        if name == analysis.DROPS.name:
             return findings.drops(own, ("1x", "32x"), self.titles)
         return findings.contrasts(own, labels, self.titles)
 
@@ -79,7 +81,7 @@ class Beside:
         """The table behind a figure of `by_setting`; None where nothing was measured."""
         if name not in self.tables:
             return None
-        unit = next(figure.unit for figure in highway_runs.FIGURES if figure.name == name)
+        unit = next(figure.unit for figure in analysis.FIGURES if figure.name == name)
         return setting_sheet(self.tables[name], unit, self.titles)
 
 
@@ -97,24 +99,24 @@ def beside(
     figure of pairs of hosts has the other testbeds of ours too; of a single pair there is only the table. What an
     earlier call wrote is removed: it may show a copy that is not told any more.
     """
-    others = table.clear() if here.reference else highway_runs.of_other_testbeds(here.raw, highway_runs.FIG9.experiment)
+    others = table.clear() if here.reference else analysis.of_other_testbeds(here.raw, analysis.FIG9.experiment)
     by_host = pl.concat([table, others])
     drawn = [
-        all_pairs(published, highway_runs.FIG3, *pairs, "208 KiB", titles),
-        all_pairs(published, highway_runs.FIG10, *pairs, "6.5 MiB", titles),
+        all_pairs(published, analysis.FIG3, *pairs, "208 KiB", titles),
+        all_pairs(published, analysis.FIG10, *pairs, "6.5 MiB", titles),
         samples(published, measured, "AES-128-GCM", titles),
         *(
-            by_setting(figure, published, by_host if figure is highway_runs.FIG9 else table, titles)
-            for figure in highway_runs.FIGURES
+            by_setting(figure, published, by_host if figure is analysis.FIG9 else table, titles)
+            for figure in analysis.FIGURES
         ),
     ]
     found = [one for one in drawn if one is not None]
     tables = {one.name: one.table for one in found}
     saved = output.save_all(found, PREFIX, here)
-    hosts = pl.concat(_summaries(highway_runs.FIG9, published, by_host)[:2])
+    hosts = pl.concat(_summaries(analysis.FIG9, published, by_host)[:2])
     if not hosts.is_empty():
-        tables[highway_runs.FIG9.name] = hosts
-        comparison.write_figure_table(hosts, highway_runs.FIG9.name, here.tables)
+        tables[analysis.FIG9.name] = hosts
+        comparison.write_figure_table(hosts, analysis.FIG9.name, here.tables)
     return Beside(saved, tables, titles)
 
 
@@ -128,11 +130,11 @@ def by_setting(
 
     *table* holds our runs. None where there is nothing to draw, or only one pair of hosts to compare.
     """
-    names = dict(highway_runs.TITLES) | dict(titles or {})
+    names = TITLES | dict(titles or {})
     ours, theirs, campaigns = _summaries(figure, published, table)
     if theirs.is_empty() and (ours.is_empty() or not figure.alone):
         return None
-    if figure is highway_runs.FIG9 and theirs.is_empty() and ours["testbed"].n_unique() == 1:
+    if figure is analysis.FIG9 and theirs.is_empty() and ours["testbed"].n_unique() == 1:
         return None
     panels = _panels(theirs, ours, names)
     columns = min(len(panels), 2 if len(figure.labels) >= WIDE else 4)
@@ -145,8 +147,8 @@ def by_setting(
     _axes(drawing)
     caption = "Box: quartiles; line: median; diamond: mean; whiskers: smallest and largest run. "
     caption += _sides(figure, bool(len(theirs) and len(ours))) + goodput.disturbed(*campaigns)
-    if figure.name == highway_runs.FIG9.name and len(theirs):
-        hosts = (f"{name} {processor}" for name, processor in highway_runs.PROCESSORS.items())
+    if figure.name == analysis.FIG9.name and len(theirs):
+        hosts = (f"{name} {processor}" for name, processor in analysis.PROCESSORS.items())
         caption += f" Published processors: {', '.join(hosts)}."
     if different := sorted(set(theirs["deviation"].drop_nulls())):
         caption += f" {DEVIATING} not measured as the figure says: {', or '.join(map(html.escape, different))}."
@@ -162,24 +164,24 @@ def by_setting(
         **MARGINS | {"bottom": MARGINS["bottom"] + more},
     )
     used = [one for own in campaigns for one in comparison.used_origins(own, own["cell"].unique().to_list())]
-    origins = used + sorted(highway_runs.settings(figure, published.runs).drop_nulls("value")["origin"])
+    origins = used + sorted(analysis.settings(figure, published.runs).drop_nulls("value")["origin"])
     return Drawn(figure.name, drawing, pl.concat([ours, theirs]), origins, f"{PAPER}, {figure.number}", figure.name)
 
 
 def _summaries(
     figure: Figure, published: Published, table: pl.DataFrame
 ) -> tuple[pl.DataFrame, pl.DataFrame, list[pl.DataFrame]]:
-    """Rows of `highway_runs.SUMMARY` of ours and of theirs, and our campaigns, of the runs in *table*."""
-    campaigns = highway_runs.own_campaigns(figure, table)
+    """Rows of `analysis.SUMMARY` of ours and of theirs, and our campaigns, of the runs in *table*."""
+    campaigns = analysis.own_campaigns(figure, table)
     return (
-        highway_runs.own_summary(figure, campaigns),
-        highway_runs.published_summary(figure, published.runs),
+        analysis.own_summary(figure, campaigns),
+        analysis.published_summary(figure, published.runs),
         campaigns,
     )
 
 
 def _unlike_itself(row: Mapping[str, Any]) -> bool:
-    """Whether the A/A interval of a row of `highway_runs.SUMMARY` excludes 1."""
+    """Whether the A/A interval of a row of `analysis.SUMMARY` excludes 1."""
     return row["aa_low"] is not None and not row["aa_low"] <= 1 <= row["aa_high"]
 
 
@@ -187,7 +189,7 @@ def _panels(
     theirs: pl.DataFrame, ours: pl.DataFrame, names: Mapping[str, str]
 ) -> list[tuple[str, str, pl.DataFrame | None]]:
     """Library, source and cells of each panel: pairs of panels of what the paper has, then our other libraries."""
-    order = [*highway_runs.LIBRARIES[::-1], "tcp-tls"]
+    order = [*analysis.LIBRARIES[::-1], "tcp-tls"]
     published = sorted(set(theirs["library"]), key=lambda name: (name not in order, order.index(name), name))
     others = sorted(set(ours["library"]) - set(published), key=lambda name: names.get(name, name).lower())
     found: list[tuple[str, str, pl.DataFrame | None]] = []
@@ -208,7 +210,7 @@ def _sides(figure: Figure, both: bool) -> str:
             f"Above: change in % \N{PLUS-MINUS SIGN} half its 95 % interval, compared with {html.escape(bases[0])}."
         )
     elif bases:
-        native = f"builds for this processor ({highway_runs.NATIVE})"
+        native = f"builds for this processor ({analysis.NATIVE})"
         parts.append(
             f"Above: change in % \N{PLUS-MINUS SIGN} half its 95 % interval, {native} compared with the others."
         )
@@ -322,8 +324,8 @@ _TICKS: Mapping[str, str] = {
 
 def _tick(label: str, labels: Sequence[str]) -> str:
     # beside the same hosts with other builds
-    if label.endswith(highway_runs.NATIVE) and label.removesuffix(highway_runs.NATIVE) in labels:
-        return highway_runs.NATIVE
+    if label.endswith(analysis.NATIVE) and label.removesuffix(analysis.NATIVE) in labels:
+        return analysis.NATIVE
     return _TICKS.get(label, html.escape(label))
 
 
@@ -342,13 +344,13 @@ def _hover(cell: Mapping[str, Any], title: str, figure: Figure) -> str:
 
 
 def setting_sheet(table: pl.DataFrame, unit: str, titles: Mapping[str, str] | None = None) -> Sheet:
-    """Rows of `highway_runs.SUMMARY` to read: published and measured changes of a library side by side.
+    """Rows of `analysis.SUMMARY` to read: published and measured changes of a library side by side.
 
     Published ones have columns only where there are any. *unit* is what means are of, with its unit in brackets.
     """
-    names = dict(highway_runs.TITLES) | dict(titles or {})
-    theirs = _by_cell(table.filter(pl.col("source") == highway_runs.SOURCE))
-    ours = _by_cell(table.filter(pl.col("source") != highway_runs.SOURCE))
+    names = TITLES | dict(titles or {})
+    theirs = _by_cell(table.filter(pl.col("source") == analysis.SOURCE))
+    ours = _by_cell(table.filter(pl.col("source") != analysis.SOURCE))
     sides = {"published": theirs, "measured here": ours} if theirs else {"measured here": ours}
     keys = list(dict.fromkeys([*theirs, *ours]))
     keys.sort(key=lambda key: (key not in theirs, names.get(key[0], key[0]).lower()))
@@ -365,7 +367,7 @@ def setting_sheet(table: pl.DataFrame, unit: str, titles: Mapping[str, str] | No
         ratios.append(_selection(cells[-1], "cell", "baseline_cell"))
         told = (cell[key] for cell in cells if cell for key in ("problem", "deviation"))
         remark = "; ".join(filter(None, told))
-        setting = label.replace(highway_runs.NATIVE, ", built for its processor")
+        setting = label.replace(analysis.NATIVE, ", built for its processor")
         numbers = (number for cell in cells for number in _numbers(cell))
         name = names.get(library, library) + f" {goodput.UNLIKE_ITSELF}" * (library in unlike)
         rows.append([name, setting, *numbers, remark])
@@ -409,10 +411,10 @@ def all_pairs(
 
     None without published pairs; ours alone are in a figure of their own.
     """
-    theirs = highway_runs.published_pairs(published.runs, directory)
+    theirs = analysis.published_pairs(published.runs, directory)
     if theirs.is_empty():
         return None
-    names = dict(highway_runs.TITLES) | dict(titles or {})
+    names = TITLES | dict(titles or {})
     ours = table.filter((pl.col("arm") == "main") & (pl.col("label") == label)) if not table.is_empty() else table
     sides: list[tuple[str, list[dict[str, Any]]]] = [(PUBLISHED, theirs.to_dicts())]
     if not ours.is_empty():
@@ -429,7 +431,7 @@ def all_pairs(
     drawing.update_annotations(font_size=12)
     for number, ((side, cells), order) in enumerate(zip(sides, libraries, strict=True), 1):
         _heat_map(drawing, cells, order, side, names, {"row": 1, "col": number})
-    number_of = highway_runs.NUMBERS[directory]
+    number_of = analysis.NUMBERS[directory]
     deviating = theirs.filter(pl.col("deviation").is_not_null())
     caption = ["Mean goodput in Gbit/s; colours from 0 to the largest of each side. Rows are clients, columns servers."]
     if not deviating.is_empty():
@@ -448,7 +450,7 @@ def all_pairs(
     )
     shown = pl.concat([_as_pairs(ours, campaign), theirs]) if len(sides) > 1 else theirs
     origins = comparison.used_origins(campaign, ours["cell"].to_list()) if len(sides) > 1 else []
-    used = highway_runs.in_directory(published.runs, directory).filter(pl.col("status") == "ok")
+    used = analysis.in_directory(published.runs, directory).filter(pl.col("status") == "ok")
     name = f"highway-{number_of.lower().replace('. ', '')}"
     return Drawn(name, drawing, shown, origins + sorted(used["origin"]), f"{PAPER}, {number_of}", name)
 
@@ -458,9 +460,9 @@ def _as_pairs(ours: pl.DataFrame, campaign: pl.DataFrame) -> pl.DataFrame:
     source = campaign.select("cell", "source").unique("cell", keep="last")
     joined = ours.join(source, on="cell", how="left")
     missing = [
-        pl.lit(None, dtype=kind).alias(name) for name, kind in highway_runs.PAIR.items() if name not in joined.columns
+        pl.lit(None, dtype=kind).alias(name) for name, kind in analysis.PAIR.items() if name not in joined.columns
     ]
-    return joined.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in highway_runs.PAIR.items())
+    return joined.with_columns(missing).select(pl.col(name).cast(kind) for name, kind in analysis.PAIR.items())
 
 
 def _libraries(cells: Sequence[Mapping[str, Any]], side: str, names: Mapping[str, str]) -> list[str]:
@@ -468,7 +470,7 @@ def _libraries(cells: Sequence[Mapping[str, Any]], side: str, names: Mapping[str
     if side == PUBLISHED:
         return sorted(
             found,
-            key=lambda name: (highway_runs.LIBRARIES.index(name) if name in highway_runs.LIBRARIES else 99, name),
+            key=lambda name: (analysis.LIBRARIES.index(name) if name in analysis.LIBRARIES else 99, name),
         )
     return sorted(found, key=lambda name: names.get(name, name).lower())
 
@@ -533,11 +535,11 @@ def samples(
     published: Published, measured: cpu_shares.Profiled, label: str, titles: Mapping[str, str] | None = None
 ) -> Drawn | None:
     """Fig. 4: shares of perf samples by category, of clients and servers; None without published samples."""
-    theirs = highway_runs.published_shares(published)
+    theirs = analysis.published_shares(published)
     if theirs.is_empty():
         return None
-    names = dict(highway_runs.TITLES) | dict(titles or {})
-    ours = highway_runs.own_shares(measured.shares, measured.blocks, label)
+    names = TITLES | dict(titles or {})
+    ours = analysis.own_shares(measured.shares, measured.blocks, label)
     panels = [(library, source, cells) for library, source, cells in _panels(theirs, ours, names) if cells is not None]
     drawing, places = layout.panels(len(panels), below=0.36, beside=0.05)
     for number, ((library, source, cells), place) in enumerate(zip(panels, places, strict=True)):
@@ -566,10 +568,10 @@ def samples(
 def _share_panel(
     drawing: go.Figure, cells: pl.DataFrame, source: str, title: str, in_legend: bool, place: Mapping[str, int]
 ) -> None:
-    short = [name.replace(" ", "<br>", 1).replace("Uncategorised", "Uncat.") for name in highway_runs.CATEGORIES]
+    short = [name.replace(" ", "<br>", 1).replace("Uncategorised", "Uncat.") for name in analysis.CATEGORIES]
     for role in ("client", "server"):
         found = {row["category"]: row for row in cells.filter(pl.col("role") == role).to_dicts()}
-        shown = [found.get(name) for name in highway_runs.CATEGORIES]
+        shown = [found.get(name) for name in analysis.CATEGORIES]
         drawing.add_bar(
             x=short,
             y=[cell["mean"] if cell else None for cell in shown],
@@ -620,10 +622,10 @@ def implementations(published: Published) -> Sheet | None:
     )
     rows = [
         [
-            highway_runs.TITLES.get(row["library"], row["library"]),
+            TITLES.get(row["library"], row["library"]),
             row["build"],
             ", ".join(row["versions"]),
-            ", ".join(highway_runs.PAIRS_OF_HOSTS.get(pair.partition("-")[0], pair) for pair in row["hosts"]),
+            ", ".join(analysis.PAIRS_OF_HOSTS.get(pair.partition("-")[0], pair) for pair in row["hosts"]),
         ]
         for row in found.sort("library", "build").to_dicts()
     ]
@@ -631,10 +633,10 @@ def implementations(published: Published) -> Sheet | None:
 
 
 def difference_sheet(published: Published, directory: Path) -> Sheet | None:
-    """The table of `quicbed.analysis.highway_runs.differences`, also written to *directory*; None without a copy."""
+    """The table of `analysis.differences`, also written to *directory*; None without a copy."""
     if published.empty:
         return None
-    found = highway_runs.differences(published)
+    found = analysis.differences(published)
     comparison.write_figure_table(found, "highway-differences", directory)
     rows = [
         [
@@ -653,13 +655,13 @@ def difference_sheet(published: Published, directory: Path) -> Sheet | None:
 
 
 def changed_sheet(published: Published, directory: Path) -> Sheet | Published:
-    """The table of `quicbed.analysis.highway_runs.changed_means`, also written to *directory*.
+    """The table of `analysis.changed_means`, also written to *directory*.
 
     Without a copy, what says how to get one.
     """
     if published.empty:
         return published
-    found = highway_runs.changed_means(published)
+    found = analysis.changed_means(published)
     comparison.write_figure_table(found, "highway-changed-means", directory)
     rows = [
         [
@@ -690,18 +692,16 @@ def deviations(published: Published) -> Sheet | None:
     if published.empty:
         return None
     rows: list[list[Any]] = []
-    for directory in (highway_runs.FIG3, highway_runs.FIG10):
-        pairs = highway_runs.published_pairs(published.runs, directory)
+    for directory in (analysis.FIG3, analysis.FIG10):
+        pairs = analysis.published_pairs(published.runs, directory)
         for pair in pairs.filter(pl.col("deviation").is_not_null()).to_dicts():
-            client, server = (
-                highway_runs.TITLES.get(pair[key], pair[key]) for key in ("client_library", "server_library")
-            )
-            rows.append([highway_runs.NUMBERS[directory], None, client, server, pair["n"], pair["deviation"]])
-    for figure in (highway_runs.FIG7, highway_runs.FIG8):
-        other = highway_runs.labelled(figure, published.runs).filter(pl.col("deviation").is_not_null())
+            client, server = (TITLES.get(pair[key], pair[key]) for key in ("client_library", "server_library"))
+            rows.append([analysis.NUMBERS[directory], None, client, server, pair["n"], pair["deviation"]])
+    for figure in (analysis.FIG7, analysis.FIG8):
+        other = analysis.labelled(figure, published.runs).filter(pl.col("deviation").is_not_null())
         counted = other.group_by("label", "client_library", "deviation").agg(pl.col("value").count())
         for label, library, deviation, n in counted.sort(counted.columns[:3]).rows():
-            title = highway_runs.TITLES.get(library, library)
+            title = TITLES.get(library, library)
             rows.append([figure.number, label, title, title, n, deviation])
     return Sheet(["figure", "setting", "client", "server", "n", "measured with"], rows, frozenset({4}))
 

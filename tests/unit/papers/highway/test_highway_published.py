@@ -12,9 +12,11 @@ from typing import Any
 import polars as pl
 import pytest
 
-from quicbed.importers import highway, logs, names, perf, processed, samples, tables
+from quicbed.importers import logs, names, samples, tables
 from quicbed.importers.summary import Summary
 from quicbed.papers import reading
+from quicbed.papers.highway import perf, processed, published
+from quicbed.papers.highway.samples import PROFILED, profiled
 from quicbed.store import runs
 
 LOGDIR = "results/baseline/goracle/run1"
@@ -387,9 +389,9 @@ def test_the_first_matching_expression_of_the_mapping_in_the_copy_decides(tmp_pa
 
 
 def test_made_up_recordings_are_read_as_real_ones() -> None:
-    files = dict(samples.profiled(1, 300))
-    recordings = [name for name in files if name.endswith(highway.PERF_FILE)]
-    assert len(recordings) == 2 * len(samples.PROFILED)
+    files = dict(profiled(1, 300))
+    recordings = [name for name in files if name.endswith(published.PERF_FILE)]
+    assert len(recordings) == 2 * len(PROFILED)
     (mapping,) = (data for name, data in files.items() if name.endswith("perf/mappings/quiche.json"))
     recording = files["results/perf/goracle/optimized/run1/quiche_quiche/goodput/1/server/out.perf.zst"]
     found, endpoint, everything = perf.shares(recording, "quiche-server", perf.mapping(json.loads(mapping)))
