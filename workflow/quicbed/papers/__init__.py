@@ -1,4 +1,4 @@
-"""Papers: the registry of published data, and rooms, which QUIC Steps and QUIC on the Highway have.
+"""Papers: the registry of published data, and a room for each paper that has some.
 
 A room has the paper's importer (`published`), what its figures and tables are made of (`analysis`), `figures`, the
 tables its claims are judged by (`claims`) and the `sections` of its notebook. All else knows a paper by its entry here,
@@ -27,7 +27,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "highway": Format("results of QUIC on the Highway (IFIP Networking 2023)", "quicbed.papers.highway.published"),
         "steps": Format("results of QUIC Steps (CoNEXT 2025)", "quicbed.papers.steps.published"),
         "quic-benchmark": Format(
-            "samples of the university project quic-benchmark", "quicbed.importers.quic_benchmark"
+            "samples of the university project quic-benchmark", "quicbed.papers.quic_benchmark.published"
         ),
         "qir": Format("result.json of the QUIC Interop Runner", "quicbed.importers.qir", shown=False),
     }

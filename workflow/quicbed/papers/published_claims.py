@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from quicbed.analysis import benchmark_runs
-from quicbed.claims import benchmark_claims, verdicts
+from quicbed.claims import verdicts
 from quicbed.claims.papers import Stated
 from quicbed.claims.verdicts import Result
 from quicbed.config.model import Project
 from quicbed.papers.highway import claims as highway
+from quicbed.papers.quic_benchmark import claims as quic_benchmark
 from quicbed.papers.steps import claims as steps
 
 
@@ -19,11 +19,7 @@ def evaluate(project: Project, claims: Sequence[Stated], imported: Mapping[str, 
 
     *imported* are directories of tables by format; nothing else is looked at.
     """
-    samples = benchmark_runs.published(imported.get(benchmark_runs.SOURCE))
-    found = {
-        **{room.PAPER: room.campaigns(imported.get(room.SOURCE)) for room in (highway, steps)},
-        benchmark_claims.PAPER: None if samples.runs.is_empty() else benchmark_claims.benchmark_campaigns(samples),
-    }
+    found = {room.PAPER: room.campaigns(imported.get(room.SOURCE)) for room in (highway, steps, quic_benchmark)}
     results: list[Result] = []
     for name in dict.fromkeys(one.name for one in claims):
         tables = found.get(name)

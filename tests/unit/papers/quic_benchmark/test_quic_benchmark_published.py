@@ -12,9 +12,10 @@ import pytest
 
 from benchmarkfiles import CLIENT_EVENTS, FOLDER, PLACE, SERVER_EVENTS, STAMP, ping, sample
 from clone import ROOT
-from quicbed.importers import pcapng, quic_benchmark, samples
+from quicbed.importers import pcapng, samples
 from quicbed.importers.summary import Summary
 from quicbed.papers import reading
+from quicbed.papers.quic_benchmark import published
 from quicbed.wire import layers
 from quicbed.wire.pcap import Capture
 from wirefixtures import CLIENT, SERVER, pcap, tcp, udp, varint
@@ -348,11 +349,11 @@ def test_captures_of_nginx_have_no_events(tmp_path: Path) -> None:
 
 
 def test_datagrams_of_drafts_are_told_apart_by_their_headers() -> None:
-    assert quic_benchmark._has_one_rtt(SHORT)
-    assert quic_benchmark._has_one_rtt(long_header(2, 80) + SHORT)
-    assert not quic_benchmark._has_one_rtt(long_header(0, 80) + bytes(20))
-    assert not quic_benchmark._has_one_rtt(long_header(0, 80)[:-20] + b"")
-    assert not quic_benchmark._has_one_rtt(b"")
+    assert published._has_one_rtt(SHORT)
+    assert published._has_one_rtt(long_header(2, 80) + SHORT)
+    assert not published._has_one_rtt(long_header(0, 80) + bytes(20))
+    assert not published._has_one_rtt(long_header(0, 80)[:-20] + b"")
+    assert not published._has_one_rtt(b"")
     # of version 2, whose types have other numbers, and of one that nobody knows
-    assert quic_benchmark._has_one_rtt(long_header(3, 80, 0x6B3343CF) + SHORT)
-    assert not quic_benchmark._has_one_rtt(long_header(2, 80, 0x0A0A0A0A) + SHORT)
+    assert published._has_one_rtt(long_header(3, 80, 0x6B3343CF) + SHORT)
+    assert not published._has_one_rtt(long_header(2, 80, 0x0A0A0A0A) + SHORT)

@@ -6,18 +6,23 @@ good as any other pairing.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 
-from quicbed.analysis.benchmark_runs import Measured
 from quicbed.claims import verdicts
+from quicbed.papers.quic_benchmark import analysis
 
-PAPER = "quic-benchmark"
+PAPER, SOURCE = "quic-benchmark", analysis.SOURCE
 EXPERIMENT = "delay-loss"
 """Ours with the delays of the samples; its loss has no counterpart."""
 
 
-def benchmark_campaigns(found: Measured) -> verdicts.Tables:
-    """The published repetitions as if they were a campaign of our experiment."""
+def campaigns(directory: Path | None) -> verdicts.Tables | None:
+    """The published repetitions in *directory* as if they were a campaign of our experiment; None without any."""
+    found = analysis.published(directory)
+    if found.runs.is_empty():
+        return None
     delays = pl.format("{} ms, 0 %", pl.col("rtt_ms").round().cast(pl.Int64))
     table = (
         found.runs.filter(pl.col("rtt_ms").is_not_null())

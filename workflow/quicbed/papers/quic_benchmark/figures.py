@@ -13,15 +13,15 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import benchmark_runs
-from quicbed.analysis.benchmark_runs import DOWNLOADS, HANDSHAKES, Measured
 from quicbed.analysis.place import Place
 from quicbed.figures import layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.layout import INK, SOFT
 from quicbed.figures.output import Drawn, Saved
 from quicbed.figures.sheets import Sheet, leading
-from quicbed.importers.quic_benchmark import NGINX
+from quicbed.papers.quic_benchmark import analysis
+from quicbed.papers.quic_benchmark.analysis import DOWNLOADS, HANDSHAKES, Measured
+from quicbed.papers.quic_benchmark.published import NGINX
 from quicbed.store import runs
 
 PREFIX = "benchmark-"
@@ -101,7 +101,7 @@ def _named(cell: Sequence[str], titles: Mapping[str, str]) -> str:
     """Name of a cell; a published one has its setting."""
     source, label, library = cell
     name = titles.get(library, _TITLES.get(library, library))
-    return f"{name}, {_setting(label)}" if source == benchmark_runs.SOURCE else name
+    return f"{name}, {_setting(label)}" if source == analysis.SOURCE else name
 
 
 def _setting(label: str) -> str:
@@ -198,7 +198,7 @@ def flow(
 ) -> Drawn | None:
     """A sequence chart of every cell: its usual packets in the order of their mean times; None without packets."""
     packets = measured.packets if label is None else measured.packets.filter(pl.col("label") == label)
-    table = benchmark_runs.flow(packets, most)
+    table = analysis.flow(packets, most)
     cells = _cells(table)
     if not cells:
         return None
@@ -231,7 +231,7 @@ def flow(
     caption = (
         f"The client is on the left, the server on the right. Beside the client: mean time{spread} since the first "
         "packet [ms]; behind the text: mean size of the frame [B]. A packet "
-        f"is shown if at least {benchmark_runs.USUAL:.0%} of the runs have it, once for each time they do. "
+        f"is shown if at least {analysis.USUAL:.0%} of the runs have it, once for each time they do. "
         + (f"The first {most} of them. " if most is not None else "")
         + _LONG
     )
@@ -299,7 +299,7 @@ _ARROW = 0.32
 def overhead(name: str, measured: Measured, label: str | None, titles: Mapping[str, str]) -> Drawn | None:
     """Per cent of the bytes of each end by layer, a bar a cell; None without packets."""
     packets = measured.packets if label is None else measured.packets.filter(pl.col("label") == label)
-    table = benchmark_runs.overhead(packets)
+    table = analysis.overhead(packets)
     cells = _cells(table)
     if not cells:
         return None
@@ -355,7 +355,7 @@ def overhead(name: str, measured: Measured, label: str | None, titles: Mapping[s
 
 def overhead_table(measured: Measured, titles: Mapping[str, str]) -> Sheet | None:
     """Bytes and per cent of every layer, by cell and direction; None without packets."""
-    table = benchmark_runs.overhead(measured.packets)
+    table = analysis.overhead(measured.packets)
     if table.is_empty():
         return None
     rows, selected = [], []
@@ -371,7 +371,7 @@ def overhead_table(measured: Measured, titles: Mapping[str, str]) -> Sheet | Non
                 else None
                 for layer in _LAYERS
             ]
-            label = None if cell[0] == benchmark_runs.SOURCE else cell[1]
+            label = None if cell[0] == analysis.SOURCE else cell[1]
             rows.append([_named(cell, titles), label, role, by_layer["link"]["runs"], f"{whole:.0f}", *values])
             selected.append(_selection(measured.packets, cell))
     headers = ["library", "of", "sent by", "runs", "all [B]", *(f"{title} [B]" for title, _ in _LAYERS.values())]
@@ -381,7 +381,7 @@ def overhead_table(measured: Measured, titles: Mapping[str, str]) -> Sheet | Non
 
 def _selection(measured: pl.DataFrame, cell: Sequence[Any]) -> str | None:
     """What selects the run that a cell of ours was captured in; None of published ones."""
-    return None if cell[0] == benchmark_runs.SOURCE else runs.selection(None, run=_of(measured, cell)["origin"][0])
+    return None if cell[0] == analysis.SOURCE else runs.selection(None, run=_of(measured, cell)["origin"][0])
 
 
 # ---- durations -------------------------------------------------------------------------------------------------------
@@ -390,7 +390,7 @@ def _selection(measured: pl.DataFrame, cell: Sequence[Any]) -> str | None:
 def timelines(name: str, measured: Measured, label: str | None, titles: Mapping[str, str]) -> Drawn | None:
     """When the phases of a connection end, mean of the runs of each cell, by events and by captures."""
     durations = measured.durations if label is None else measured.durations.filter(pl.col("label") == label)
-    table = benchmark_runs.timelines(durations)
+    table = analysis.timelines(durations)
     cells = _cells(table)
     if not cells:
         return None
@@ -491,7 +491,7 @@ def _lasting(durations: pl.DataFrame, apart: pl.DataFrame) -> list[str]:
 def differences(name: str, measured: Measured, label: str | None, titles: Mapping[str, str]) -> Drawn | None:
     """Durations by events less those by captures, every run and its quartiles; None where no run has both."""
     durations = measured.durations if label is None else measured.durations.filter(pl.col("label") == label)
-    table = benchmark_runs.differences(durations)
+    table = analysis.differences(durations)
     cells = _cells(table)
     if not cells:
         return None
@@ -544,17 +544,17 @@ def differences(name: str, measured: Measured, label: str | None, titles: Mappin
 
 def durations_table(measured: Measured, titles: Mapping[str, str]) -> Sheet | None:
     """Mean and deviation of every phase by events and by captures, and of their differences; None without any."""
-    times = benchmark_runs.timelines(measured.durations)
+    times = analysis.timelines(measured.durations)
     if times.is_empty():
         return None
-    apart = benchmark_runs.differences(measured.durations)
+    apart = analysis.differences(measured.durations)
     rows, selected = [], []
     for cell in _cells(times):
         own, between = _of(times, cell), _of(apart, cell)
         for phase, title in _PHASES.items():
             by_basis = {row["basis"]: row for row in own.filter(pl.col("phase") == phase).to_dicts()}
             values = between.filter(pl.col("phase") == phase)["difference_ms"]
-            label = None if cell[0] == benchmark_runs.SOURCE else cell[1]
+            label = None if cell[0] == analysis.SOURCE else cell[1]
             told = [
                 _mean(by_basis[base]["mean_ms"], by_basis[base]["sd_ms"]) if base in by_basis else None
                 for base in _BASES
@@ -606,7 +606,7 @@ def found_flow(measured: Measured, titles: Mapping[str, str]) -> Found | None:
 
 def found_overhead(measured: Measured, titles: Mapping[str, str]) -> Found | None:
     """What is not content among the bytes of the end that sends the content, the server unless only the client does."""
-    table = benchmark_runs.overhead(measured.packets)
+    table = analysis.overhead(measured.packets)
     told = []
     for cell in _cells(table):
         if cell[1] == HANDSHAKES:
@@ -640,7 +640,7 @@ def found_overhead(measured: Measured, titles: Mapping[str, str]) -> Found | Non
 def found_durations(measured: Measured, titles: Mapping[str, str]) -> Found | None:
     """How far durations by events and by captures are apart."""
     durations = measured.durations.filter(pl.col("label") != DOWNLOADS)
-    table = benchmark_runs.differences(durations)
+    table = analysis.differences(durations)
     told = []
     for source, group in _sides(table):
         for phase in _lasting(durations, table):
@@ -658,7 +658,7 @@ def found_durations(measured: Measured, titles: Mapping[str, str]) -> Found | No
 
 def _sides(table: pl.DataFrame) -> list[tuple[str, pl.DataFrame]]:
     """The part of a table that is published, then ours; without empty ones."""
-    theirs = pl.col("source") == benchmark_runs.SOURCE
+    theirs = pl.col("source") == analysis.SOURCE
     parts = (("Published data", table.filter(theirs)), ("Measured here", table.filter(~theirs)))
     return [(name, part) for name, part in parts if not part.is_empty()]
 

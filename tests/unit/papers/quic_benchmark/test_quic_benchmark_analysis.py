@@ -10,13 +10,12 @@ import polars as pl
 import pytest
 
 from openedcaptures import GET, HEAD, SIZE, Quic, Tls, key_log
-from quicbed.analysis import benchmark_runs
 from quicbed.importers import tables
+from quicbed.papers.quic_benchmark import analysis
 from quicbed.store import runs
 from quicbed.wire.layers import LAYERS
 from wirefixtures import pcap
 
-ROOT = Path(__file__).resolve().parents[3]
 PLACE = {"source": "raw/local", "library": "quiche", "label": "handshake", "origin": "raw/local/proofs/1/a"}
 
 
@@ -37,11 +36,11 @@ def packets() -> pl.DataFrame:
         packet(2, 2, "server", "ACK", 5.0, 80, link=80),
         packet(2, 3, "server", "ACK", 6.0, 90, link=90),
     ]
-    return tables.frame(rows, benchmark_runs.PACKETS, ["connection", "packet"])
+    return tables.frame(rows, analysis.PACKETS, ["connection", "packet"])
 
 
 def test_the_packets_of_a_usual_run() -> None:
-    found = benchmark_runs.flow(packets())
+    found = analysis.flow(packets())
     names = ["role", "what", "time_ms", "time_sd_ms", "frame_bytes", "runs", "share"]
     assert found.select(names).rows() == [
         ("client", "Initial", 0.0, 0.0, 1200.0, 3, 1.0),
@@ -49,11 +48,11 @@ def test_the_packets_of_a_usual_run() -> None:
         # the second of a run, which two of three have; one of three has a PING
         ("server", "ACK", 4.0, pytest.approx(8**0.5), 85.0, 3, pytest.approx(2 / 3)),
     ]
-    assert benchmark_runs.flow(packets(), 1)["what"].to_list() == ["Initial"]
+    assert analysis.flow(packets(), 1)["what"].to_list() == ["Initial"]
 
 
 def test_overhead_is_the_mean_of_runs_by_end() -> None:
-    found = benchmark_runs.overhead(packets())
+    found = analysis.overhead(packets())
     shown = found.filter(pl.col("bytes") > 0).select("role", "layer", "bytes", "runs")
     assert shown.rows() == [
         ("client", "link", pytest.approx(350 / 3), 3),
@@ -72,17 +71,17 @@ def durations() -> pl.DataFrame:
             shifted = {name: None if value is None else value + more for name, value in times.items()}
             rows.append(PLACE | {"connection": connection, "basis": basis} | shifted)
     rows.append(PLACE | {"connection": 2, "basis": "events", "handshake_ms": 9.0})
-    return tables.frame(rows, benchmark_runs.DURATIONS, ["connection", "basis"])
+    return tables.frame(rows, analysis.DURATIONS, ["connection", "basis"])
 
 
 def test_durations_are_compared_within_a_run() -> None:
-    found = benchmark_runs.differences(durations())
+    found = analysis.differences(durations())
     assert found.select("connection", "phase", "difference_ms").rows() == [
         (connection, phase, difference)
         for connection, difference in ((0, 0.0), (1, -2.0))
         for phase in ("first_byte_ms", "handshake_ms", "transfer_ms")
     ]
-    means = benchmark_runs.timelines(durations()).select("basis", "phase", "mean_ms", "runs")
+    means = analysis.timelines(durations()).select("basis", "phase", "mean_ms", "runs")
     assert means.rows()[:3] == [
         ("capture", "handshake_ms", 3.5, 2),
         ("capture", "first_byte_ms", 5.5, 2),
@@ -117,7 +116,7 @@ def table(rows: list[dict[str, Any]]) -> pl.DataFrame:
 def test_proofs_with_keys_and_of_the_noop_aead_are_read(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     tcp = {"client_library": "tcp-tls", "server_library": "tcp-tls", "header_protection": None}
-    found = benchmark_runs.own(
+    found = analysis.own(
         table(
             [
                 proof(raw, "a", Quic().frames(), key_log(0x1301)),
@@ -149,6 +148,6 @@ def test_proofs_with_keys_and_of_the_noop_aead_are_read(tmp_path: Path) -> None:
 
 def test_without_a_copy_nothing_is_published(tmp_path: Path) -> None:
     for directory in (None, tmp_path):
-        found = benchmark_runs.published(directory)
+        found = analysis.published(directory)
         assert found.packets.is_empty()
         assert "published: {quic-benchmark: PATH}" in found._repr_html_()

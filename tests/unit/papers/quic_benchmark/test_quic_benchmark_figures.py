@@ -10,21 +10,20 @@ import polars as pl
 import pytest
 
 from benchmarkfiles import FOLDER, sample
+from clone import ROOT
 from openedcaptures import DRAFT_27, SIZE, Quic, Tls, key_log
-from quicbed.analysis import benchmark_runs
-from quicbed.analysis.benchmark_runs import Measured
 from quicbed.analysis.place import Place
 from quicbed.claims import papers
 from quicbed.config.model import Project
-from quicbed.figures import benchmark_figures, browser
+from quicbed.figures import browser
 from quicbed.figures.output import NotMeasured
 from quicbed.importers import samples
 from quicbed.papers import published_claims, reading
-from quicbed.report import quic_benchmark
+from quicbed.papers.quic_benchmark import analysis, figures, sections
+from quicbed.papers.quic_benchmark.analysis import Measured
 from quicbed.store import runs
 from wirefixtures import pcap
 
-ROOT = Path(__file__).resolve().parents[3]
 NAMES = {"quiche": "quiche", "tcp-tls": "TCP+TLS"}
 
 
@@ -56,21 +55,21 @@ def own_side() -> Measured:
     download = place | {"library": "tcp-tls", "label": "download", "origin": "raw/local/proofs/1/b"}
     one = {"connection": 0, "packet": 0, "role": "server", "what": "data", "frame_bytes": 1000, "time_ms": 0.0}
     rows.append(download | one | {"link": 50, "content": 950})
-    packets = pl.DataFrame(rows, schema=dict(benchmark_runs.PACKETS), orient="row")
-    layers = pl.col(list(benchmark_runs.LAYERS)).fill_null(0)
+    packets = pl.DataFrame(rows, schema=dict(analysis.PACKETS), orient="row")
+    layers = pl.col(list(analysis.LAYERS)).fill_null(0)
     measured = [
         {"origin": origin, "experiment": "proofs", "campaign": "1", "testbed": "local", "scale": "quick", "host": "abc"}
         for origin in ("raw/local/proofs/1/a", "raw/local/proofs/1/b")
     ]
     return Measured(
         packets.with_columns(layers),
-        pl.DataFrame(times, schema=dict(benchmark_runs.DURATIONS), orient="row"),
+        pl.DataFrame(times, schema=dict(analysis.DURATIONS), orient="row"),
         pl.DataFrame([{name: row.get(name) for name in runs.SCHEMA} for row in measured], schema=runs.SCHEMA),
     )
 
 
 def test_published_captures_of_a_draft_are_opened(tmp_path: Path) -> None:
-    found = benchmark_runs.published(imported(tmp_path))
+    found = analysis.published(imported(tmp_path))
     assert found.missing is None
     assert found.packets["opaque"].sum() == 0
     content = (
@@ -84,8 +83,8 @@ def test_published_captures_of_a_draft_are_opened(tmp_path: Path) -> None:
 def test_every_figure_is_drawn_of_both_sides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(browser, "render", lambda _: "not in this test")
     here = Place(ROOT, tmp_path / "raw", tmp_path / "artifacts", {})
-    theirs = benchmark_runs.published(imported(tmp_path))
-    saved = benchmark_figures.save(theirs, own_side(), NAMES, here)
+    theirs = analysis.published(imported(tmp_path))
+    saved = figures.save(theirs, own_side(), NAMES, here)
     kinds = ("flow", "overhead", "timeline", "differences")
     assert set(saved) == {
         *(
@@ -102,18 +101,18 @@ def test_every_figure_is_drawn_of_both_sides(tmp_path: Path, monkeypatch: pytest
         assert bool(manifest["runs"]) == ours
         assert one.drawn.figure.layout.height > 100
     assert json.loads((here.figures / "benchmark-flow-handshake.json").read_text())["runs"] == ["raw/local/proofs/1/a"]
-    again = benchmark_figures.save(benchmark_runs.published(None), own_side(), NAMES, here)
+    again = figures.save(analysis.published(None), own_side(), NAMES, here)
     assert len(again) == 6
     assert not list(here.figures.glob("benchmark-published-*"))
 
 
-def texts(drawn: benchmark_figures.Drawn | None) -> list[str]:
+def texts(drawn: figures.Drawn | None) -> list[str]:
     assert drawn is not None
     return [text for trace in drawn.figure.data for text in (trace.text or ()) if trace.mode == "text"]
 
 
 def test_a_chart_has_time_size_and_direction_of_every_packet() -> None:
-    drawn = benchmark_figures.flow("flow", own_side(), "handshake", NAMES)
+    drawn = figures.flow("flow", own_side(), "handshake", NAMES)
     assert texts(drawn) == [
         "0.10 \N{PLUS-MINUS SIGN} 0.10",
         "1.10 \N{PLUS-MINUS SIGN} 0.10",
@@ -123,12 +122,12 @@ def test_a_chart_has_time_size_and_direction_of_every_packet() -> None:
     assert drawn is not None
     tips = [(trace.marker.symbol, list(trace.y)) for trace in drawn.figure.data if trace.mode == "markers"]
     assert tips == [("triangle-right", [0.32]), ("triangle-left", [1.32])]
-    single = texts(benchmark_figures.flow("flow", own_side(), "download", NAMES))
+    single = texts(figures.flow("flow", own_side(), "download", NAMES))
     assert single[0] == "0.00"
 
 
 def test_bars_of_an_end_add_up_to_all_bytes() -> None:
-    drawn = benchmark_figures.overhead("overhead", own_side(), "handshake", NAMES)
+    drawn = figures.overhead("overhead", own_side(), "handshake", NAMES)
     assert drawn is not None
     shares = {(trace.name, trace.xaxis): list(trace.x) for trace in drawn.figure.data}
     assert shares == {
@@ -142,10 +141,10 @@ def test_bars_of_an_end_add_up_to_all_bytes() -> None:
 
 
 def test_differences_leave_out_what_takes_no_time() -> None:
-    drawn = benchmark_figures.differences("differences", own_side(), "handshake", NAMES)
+    drawn = figures.differences("differences", own_side(), "handshake", NAMES)
     assert drawn is not None
     assert [list(trace.x) for trace in drawn.figure.data] == [[0.0] * 3, [1.0] * 3, [0.0] * 3]
-    timeline = benchmark_figures.timelines("timeline", own_side(), "handshake", NAMES)
+    timeline = figures.timelines("timeline", own_side(), "handshake", NAMES)
     assert timeline is not None
     # by events, by capture
     assert [list(trace.x) for trace in timeline.figure.data] == [[1, 1], [2, 1], [0, 0], [1, 1]]
@@ -158,16 +157,16 @@ def theirs(
     label: str, *, events: bool = True, close_ms: float = 4.0, role: str = "client", layer: str = "content"
 ) -> Measured:
     """A published connection: QUIC, one packet of an end."""
-    place = {"source": benchmark_runs.SOURCE, "library": "quic", "label": label, "origin": label, "connection": 0}
+    place = {"source": analysis.SOURCE, "library": "quic", "label": label, "origin": label, "connection": 0}
     packet = place | {"packet": 0, "time_ms": 0.0, "role": role, "what": "1-RTT", "frame_bytes": 100, "link": 40}
-    packets = pl.DataFrame([packet | {layer: 60}], schema=dict(benchmark_runs.PACKETS), orient="row")
+    packets = pl.DataFrame([packet | {layer: 60}], schema=dict(analysis.PACKETS), orient="row")
     times = {"handshake_ms": 10.0, "first_byte_ms": 12.0, "transfer_ms": 8.0}
     bases = [("capture", 4.0), *([("events", close_ms)] if events else [])]
     durations = [place | {"basis": basis, "close_ms": close} | times for basis, close in bases]
     run = {"origin": label, "campaign": label, "testbed": "remote"}
     return Measured(
-        packets.with_columns(pl.col(list(benchmark_runs.LAYERS)).fill_null(0)),
-        pl.DataFrame(durations, schema=dict(benchmark_runs.DURATIONS), orient="row"),
+        packets.with_columns(pl.col(list(analysis.LAYERS)).fill_null(0)),
+        pl.DataFrame(durations, schema=dict(analysis.DURATIONS), orient="row"),
         pl.DataFrame([{name: run.get(name) for name in runs.SCHEMA}], schema=runs.SCHEMA),
     )
 
@@ -178,7 +177,7 @@ def together(*sides: Measured) -> Measured:
 
 def test_a_server_that_waits_for_its_timeout_leaves_the_rest_of_the_timeline_to_be_seen() -> None:
     sides = [theirs("nginx-measurements", events=False), theirs(SETTING, close_ms=9994.0)]
-    drawn = benchmark_figures.timelines("timeline", together(*sides), None, {})
+    drawn = figures.timelines("timeline", together(*sides), None, {})
     assert drawn is not None
     cells, bases = drawn.figure.data[0].y
     # nginx logs no events, and has no row of them
@@ -190,7 +189,7 @@ def test_a_server_that_waits_for_its_timeout_leaves_the_rest_of_the_timeline_to_
     assert list(drawn.figure.layout.xaxis.range) == [0, pytest.approx(1.05 * 24)]
     caption = drawn.figure.layout.meta["caption"]
     assert "Closing continues beyond the axis: QUIC, 10 ms delay by events 9994 ms." in caption.replace("<br>", " ")
-    short = benchmark_figures.timelines("timeline", theirs(SETTING), None, {})
+    short = figures.timelines("timeline", theirs(SETTING), None, {})
     assert short is not None
     assert short.figure.layout.xaxis.range is None
     assert "beyond" not in short.figure.layout.meta["caption"]
@@ -201,12 +200,12 @@ def test_a_server_that_waits_for_its_timeout_leaves_the_rest_of_the_timeline_to_
 
 def test_published_settings_are_named_for_people() -> None:
     names = ["samples_threshold25_dev2_delay20", "samples_threshold30_dev2_delay20", "nginx-measurements"]
-    sheet = benchmark_figures.overhead_table(together(*map(theirs, names)), {})
+    sheet = figures.overhead_table(together(*map(theirs, names)), {})
     assert sheet is not None
     told = {row[0] for row in sheet.rows}
     # with other limits than those of the project the name stays, so that no two settings are one
     assert told == {"QUIC, 20 ms delay", f"QUIC, {names[1]}", "QUIC, nginx"}
-    drawn = benchmark_figures.overhead("overhead", together(*map(theirs, names)), None, {})
+    drawn = figures.overhead("overhead", together(*map(theirs, names)), None, {})
     assert drawn is not None
     assert drawn.figure.layout.margin.l > 0.5 * 12 * len(f"QUIC, {names[1]}")
 
@@ -223,44 +222,44 @@ def test_published_settings_are_named_for_people() -> None:
 def test_overhead_is_told_of_the_end_that_sends_content_and_not_where_that_is_unknown(
     changes: dict[str, str], text: str
 ) -> None:
-    told = benchmark_figures.found_overhead(theirs("nginx-measurements", **changes), {})
+    told = figures.found_overhead(theirs("nginx-measurements", **changes), {})
     assert told is not None
     assert told.sentences[0].startswith(f"QUIC, nginx: {text}")
 
 
 def test_tables_and_sentences_say_the_numbers(tmp_path: Path) -> None:
     side = own_side()
-    sheet = benchmark_figures.overhead_table(side, NAMES)
+    sheet = figures.overhead_table(side, NAMES)
     assert sheet is not None
     assert [list(row[:6]) for row in sheet.rows] == [
         ["TCP+TLS", "download", "server", 1, "1000", "50 (5.0 %)"],
         ["quiche", "handshake", "client", 3, "100", "40 (40.0 %)"],
         ["quiche", "handshake", "server", 3, "100", "40 (40.0 %)"],
     ]
-    durations = benchmark_figures.durations_table(side, NAMES)
+    durations = figures.durations_table(side, NAMES)
     assert durations is not None
     plus = "\N{PLUS-MINUS SIGN}"
     assert durations.rows[1][2:] == [
         *("time to first byte", 3, f"3.000 {plus} 0.000", f"2.000 {plus} 0.000", f"1.000 {plus} 0.000"),
         "1.000 to 1.000",
     ]
-    flow = benchmark_figures.found_flow(side, NAMES)
+    flow = figures.found_flow(side, NAMES)
     assert flow is not None
     assert flow.sentences == [
         "Measured here: a connection takes 2.0 packets (quiche) to 2.0 (quiche) in both directions, means of 3 runs "
         "and 3 runs."
     ]
-    overhead = benchmark_figures.found_overhead(side, NAMES)
+    overhead = figures.found_overhead(side, NAMES)
     assert overhead is not None
     assert overhead.sentences[0].startswith("TCP+TLS: 5.00 % of what the server sends is no content: 5.00 % Ethernet")
-    told = benchmark_figures.found_durations(side, NAMES)
+    told = figures.found_durations(side, NAMES)
     assert told is not None
     assert "time to first byte: events less captures are +1.000 ms (quiche)" in told.sentences[1]
-    assert [row[5] for row in benchmark_figures.captures(side, NAMES).rows] == list(side.runs["origin"][::-1])
-    nothing = benchmark_runs.published(None)
-    assert benchmark_figures.drawn(nothing, nothing, NAMES) == []
-    assert benchmark_figures.overhead_table(nothing, NAMES) is None
-    assert benchmark_figures.found_durations(nothing, NAMES) is None
+    assert [row[5] for row in figures.captures(side, NAMES).rows] == list(side.runs["origin"][::-1])
+    nothing = analysis.published(None)
+    assert figures.drawn(nothing, nothing, NAMES) == []
+    assert figures.overhead_table(nothing, NAMES) is None
+    assert figures.found_durations(nothing, NAMES) is None
 
 
 def cells_of(notebook: str) -> list[str]:
@@ -285,7 +284,7 @@ def test_the_notebook_says_how_to_measure_what_is_not_there(tmp_path: Path, monk
         *("native-handshake", "native-handshake"),
     ]
     assert any(isinstance(one, Measured) and one.missing for one in shown)
-    assert set(quic_benchmark.MEASURED_BY.values()) <= set(Project(ROOT).experiments)
+    assert set(sections.MEASURED_BY.values()) <= set(Project(ROOT).experiments)
 
 
 def test_conditions_are_judged_by_published_pings(tmp_path: Path) -> None:

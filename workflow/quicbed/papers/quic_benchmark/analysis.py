@@ -3,7 +3,7 @@
 Ours are read from captures of proofs, of libraries with themselves and without emulated delay: series of handshakes
 with X25519 and RSA-2048, whose key log is kept and each of whose connections is a run here, and downloads of builds
 with the NOOP AEAD and without header protection, which need no keys and whose packets are laid out as any others. The
-published ones are the tables of `quicbed.importers.quic_benchmark`.
+published ones are the tables of `quicbed.papers.quic_benchmark.published`.
 
 Durations are those of that importer, with the client's events in place of the server's: ours tells when the first and
 the last byte came. Both clocks are only compared with themselves. By captures the handshake begins with the
@@ -22,9 +22,9 @@ import polars as pl
 from quicbed import importers
 from quicbed.base import untrusted
 from quicbed.base.untrusted import UntrustedError
-from quicbed.importers import quic_benchmark, tables
-from quicbed.importers.quic_benchmark import BASES, PHASES
+from quicbed.importers import tables
 from quicbed.importers.summary import SUMMARY_FILE
+from quicbed.papers.quic_benchmark.published import BASES, PHASES
 from quicbed.store import walk
 from quicbed.store.paths import CAPTURE, KEYS, PORT
 from quicbed.wire import layers
@@ -32,7 +32,7 @@ from quicbed.wire.layers import LAYERS
 from quicbed.wire.pcap import CaptureError
 from quicbed.wire.tshark import TsharkError
 
-SOURCE = quic_benchmark.SOURCE
+SOURCE = "quic-benchmark"
 HANDSHAKES, DOWNLOADS = "handshake", "download"
 EVENTS = "client.jsonl"
 
