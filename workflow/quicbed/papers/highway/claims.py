@@ -76,7 +76,6 @@ def _runs(found: Published) -> pl.DataFrame:
     # whatever cipher it was to have, which Fig. 3 does not ask for: by default it has AES
     parts.append(_as(instructions.filter(with_aes & pl.col("aes_hardware")), "aead-goodput", _AES))
     parts.append(_as(analysis.in_directory(found.runs, analysis.FIG4), "cpu-shares", _AES))
-    cell = ["experiment", "label", "client_library", "server_library"]
     cpu = {
         f"{role}_cpu_s_per_gib": pl.col(f"{role}_cpu_percent")
         / 100
@@ -88,13 +87,9 @@ def _runs(found: Published) -> pl.DataFrame:
     return (
         pl.concat(parts, how="diagonal")
         .sort("experiment", "label", "client_library", "server_library", pl.col("status") != "ok", "origin")
+        .pipe(verdicts.as_campaign)
         .with_columns(
-            campaign=pl.lit("published data"),
-            testbed=pl.lit(verdicts.PUBLISHED),
-            testbed_kind=pl.lit(verdicts.PUBLISHED),
-            scale=pl.lit("published"),
-            cell=pl.concat_str(cell, separator=" "),
-            block=pl.int_range(pl.len(), dtype=pl.Int64).over(cell),
+            block=pl.int_range(pl.len(), dtype=pl.Int64).over("cell"),
             client_ack_packets=pl.col("client_udp_packets_sent"),
             **cpu,
         )

@@ -31,11 +31,7 @@ def campaigns(directory: Path | None) -> verdicts.Tables | None:
             pl.when(pl.col(name) == "tcp").then(pl.lit("tcp-tls")).otherwise(pl.col(name)).alias(name)
             for name in ("library", "client_library", "server_library")
         )
-        .with_columns(
-            campaign=pl.lit("published data"),
-            testbed=pl.lit(verdicts.PUBLISHED),
-            cell=pl.concat_str(["experiment", "label", "client_library", "server_library"], separator=" "),
-        )
+        .pipe(verdicts.as_campaign)
         .sort("cell", "origin")
         .with_columns(block=pl.int_range(pl.len(), dtype=pl.Int64).over("cell"))
     )
