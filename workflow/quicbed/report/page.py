@@ -38,9 +38,9 @@ from quicbed.config.model import Project
 from quicbed.figures import cost_figures, cpu_figures, findings, handshake_tables, sheets
 from quicbed.figures.handshake_tables import Printed
 from quicbed.figures.sheets import Sheet, latency_summary, summary
-from quicbed.papers import published_claims
+from quicbed.papers import published_claims, results
 from quicbed.plan.arms import ARMS, CAPTURED
-from quicbed.report import grid, made_with, pictures, results, workflow_report
+from quicbed.report import grid, made_with, pictures, workflow_report
 from quicbed.report import summary as answering
 from quicbed.store import details, runs
 

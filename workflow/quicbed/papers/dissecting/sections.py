@@ -5,12 +5,12 @@ from __future__ import annotations
 import polars as pl
 
 from quicbed.analysis import cpu_shares
-from quicbed.figures import cpu_figures, findings, io_figures, link_figures
+from quicbed.figures import cpu_figures, findings, link_figures
 from quicbed.figures.output import NotMeasured
 from quicbed.figures.sheets import Sheet
-from quicbed.papers import sections
+from quicbed.papers import results, sections
+from quicbed.papers.dissecting import figures
 from quicbed.papers.sections import Section
-from quicbed.report import results
 
 
 class Dissecting(sections.Paper):
@@ -45,9 +45,9 @@ class Dissecting(sections.Paper):
         }
         return self.section(
             "kernel-bypass",
-            io_figures.by_io,
+            figures.by_io,
             lambda table: findings.contrasts(table, labels, self.titles),
-            prepare=io_figures.io_table,
+            prepare=figures.io_table,
         )
 
     def kernel_bypass_shares(self) -> Section:

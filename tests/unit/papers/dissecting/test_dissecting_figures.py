@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import fakeruns
-from quicbed.figures import goodput as figures
-from quicbed.figures import io_figures
+from quicbed.figures.goodput import experiment_table
+from quicbed.papers.dissecting import figures
 from quicbed.store import runs
 
 WAYS = {"single": 100, "GSO": 400, "AF_XDP": 300}
@@ -44,11 +44,11 @@ def raw(tmp_path: Path) -> Path:
 
 
 def test_a_panel_for_goodput_and_for_the_processor_time_of_each_end(raw: Path) -> None:
-    campaign, table = figures.experiment_table(runs.table(raw), "kernel-bypass")
-    table = io_figures.io_table(campaign, table)
+    campaign, table = experiment_table(runs.table(raw), "kernel-bypass")
+    table = figures.io_table(campaign, table)
     bypassing = table.filter(label="AF_XDP").row(0, named=True)
     assert (bypassing["io"], bypassing["io_at"], bypassing["client_xdp"]) == ("af-xdp", None, "copy, native")
-    drawn = io_figures.by_io(campaign, table, {"quinn": "Quinn"})
+    drawn = figures.by_io(campaign, table, {"quinn": "Quinn"})
     notes = drawn.figure.layout.annotations
     panels = [note.text for note in notes if note.text.startswith("<b>")]
     assert panels == [
@@ -88,8 +88,8 @@ def test_bare_udp_has_panels_of_its_own_and_every_aead_is_once_in_the_legend(raw
         bare["variant"] |= {"aead": aead}
         bare |= {end: bare[end] | {"library": "bare-udp"} for end in ("client", "server")}
         fakeruns.write_run(raw, bare)
-    campaign, table = figures.experiment_table(runs.table(raw), "kernel-bypass")
-    figure = io_figures.by_io(campaign, io_figures.io_table(campaign, table), {"bare-udp": "Bare UDP"}).figure
+    campaign, table = experiment_table(runs.table(raw), "kernel-bypass")
+    figure = figures.by_io(campaign, figures.io_table(campaign, table), {"bare-udp": "Bare UDP"}).figure
     titles = [note.text for note in figure.layout.annotations if note.text.startswith("<b>")]
     assert (len(titles), titles[0]) == (6, "<b>Bare UDP: Mbit/s</b>")
     assert sorted(mark.name for mark in figure.data if mark.showlegend) == ["AES-128", "NOENC", "NOOP"]
@@ -97,8 +97,8 @@ def test_bare_udp_has_panels_of_its_own_and_every_aead_is_once_in_the_legend(raw
 
 
 def test_a_way_that_a_kernel_does_not_have_says_so_in_its_row(raw: Path) -> None:
-    campaign, table = figures.experiment_table(runs.table(raw), "kernel-bypass")
-    figure = io_figures.by_io(campaign, io_figures.io_table(campaign, table)).figure
+    campaign, table = experiment_table(runs.table(raw), "kernel-bypass")
+    figure = figures.by_io(campaign, figures.io_table(campaign, table)).figure
     row = list(figure.layout.yaxis.ticktext).index("io_uring")
     said = [note for note in figure.layout.annotations if note.text == "unsupported"]
     assert [(note.y, note.hovertext) for note in said] == [(row, "no io_uring: &lt;forbidden&gt;")] * 3
