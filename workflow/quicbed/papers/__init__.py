@@ -1,8 +1,9 @@
-"""Papers: the registry of published data, and a room for each paper that has some.
+"""Papers: the registry of published data, and rooms of papers.
 
-A room has the paper's importer (`published`), what its figures and tables are made of (`analysis`), `figures`, the
-tables its claims are judged by (`claims`) and the `sections` of its notebook. All else knows a paper by its entry here,
-and its claims by that in `quicbed.papers.published_claims`.
+A room has the importer of what the paper's authors published (`published`), what its figures and tables are made of
+(`analysis`, or a module a workload), `figures`, the tables its claims are judged by (`claims`) and the `sections` of
+its notebook, as far as no other paper needs them. All else knows a paper by its entry here, and its claims by that in
+`quicbed.papers.published_claims`.
 """
 
 from __future__ import annotations

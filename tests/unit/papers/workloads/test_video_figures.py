@@ -9,8 +9,7 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed.analysis import video
-from quicbed.figures import video_figures
+from quicbed.papers.workloads import video, video_figures
 from quicbed.store import runs
 
 QUIC, TCP = "nginx-h3", "tcp-tls"

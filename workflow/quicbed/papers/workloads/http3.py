@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import polars as pl
 
-from quicbed.analysis import comparison, sizes
+from quicbed.analysis import comparison
 
 EXPERIMENT = "http3"
 PROTOCOL = "h3"
@@ -37,7 +37,7 @@ def by_metric(campaign: pl.DataFrame) -> pl.DataFrame:
 
     That is null over a bare stream. Ratios are those to the bare stream of the same size.
     """
-    known = sizes.with_cost(campaign)
+    known = comparison.with_cost(campaign)
     spoken = known.select("cell", "alpn").unique("cell")
     tables = [comparison.figure_table(known, metric).with_columns(metric=pl.lit(metric)) for metric in METRICS]
     return pl.concat(tables).join(spoken, on="cell", how="left", maintain_order="left")

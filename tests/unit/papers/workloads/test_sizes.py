@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed.analysis import sizes
 from quicbed.base.statistics import last_change
+from quicbed.papers.workloads import sizes
 from quicbed.store import runs
 
 SIZES = (1_000, 100_000, 10_000_000, 1_000_000_000)

@@ -9,8 +9,8 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed.analysis import web
-from quicbed.figures import layout, output, web_figures
+from quicbed.figures import layout, output
+from quicbed.papers.workloads import web, web_figures
 from quicbed.store import runs
 
 BASE = {"rtt_ms": 50.0, "rate_mbit": 50.0, "loss_percent": 0.0, "page": "median-2025", "group": "x25519"}

@@ -12,9 +12,10 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from quicbed.analysis import comparison, web
+from quicbed.analysis import comparison
 from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
+from quicbed.papers.workloads import web
 
 SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, web"
 COLOURS = (layout.BLUE, layout.VERMILION, layout.GREEN, layout.PINK)

@@ -54,7 +54,7 @@ def by_size(campaign: pl.DataFrame) -> pl.DataFrame:
     That is null of QUIC, of which cells that ask for another version in vain are left out. `cpu_s_per_gib` is the
     processor time of both ends.
     """
-    known = with_cost(campaign)
+    known = comparison.with_cost(campaign)
     versions = known.select("cell", version="tls_version").unique("cell")
     over_tcp = pl.col("header_protection").is_null()
     tables = [comparison.figure_table(known, metric).with_columns(metric=pl.lit(metric)) for metric in METRICS]
@@ -64,14 +64,9 @@ def by_size(campaign: pl.DataFrame) -> pl.DataFrame:
     return able.with_columns(tls_version=version).drop("version")
 
 
-def with_cost(campaign: pl.DataFrame) -> pl.DataFrame:
-    """Runs with `cpu_s_per_gib`, the processor time of both ends; null where one cannot tell or has spent none."""
-    return campaign.with_columns(cpu_s_per_gib=1 / pl.col("gib_per_cpu_s"))
-
-
 def changes(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     """Rows of `CHANGES` for a campaign and its table by size (`by_size`); none for pairs with fewer than two sizes."""
-    known = with_cost(campaign)
+    known = comparison.with_cost(campaign)
     main = table.filter(pl.col("arm") == "main")
     rows = []
     for metric, sign in METRICS.items():

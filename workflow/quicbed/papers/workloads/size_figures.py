@@ -11,11 +11,12 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, sizes
+from quicbed.analysis import comparison
 from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.pair_figures import FACET_PX
 from quicbed.figures.sheets import Sheet, leading
+from quicbed.papers.workloads import sizes
 from quicbed.plan.arms import LEFT_OUT
 from quicbed.store import runs
 

@@ -12,14 +12,13 @@ import pytest
 
 import fakeruns
 from clone import ROOT
-from quicbed.analysis import http3, sizes, video, web
 from quicbed.analysis.place import ARTIFACTS_VARIABLE, PUBLISHED_VARIABLE
 from quicbed.claims import papers
 from quicbed.config.model import Project
-from quicbed.figures import size_figures
 from quicbed.figures.output import NotMeasured
+from quicbed.papers.workloads import http3, size_figures, sizes, video, web
+from quicbed.papers.workloads.sections import Workloads
 from quicbed.plan.arms import LEFT_OUT
-from quicbed.report.workloads import Workloads
 from quicbed.store import runs
 from quicbed.store.paths import RAW_VARIABLE
 from runlinks import filters

@@ -9,10 +9,11 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, http3
-from quicbed.figures import goodput, layout, output, size_figures
+from quicbed.analysis import comparison
+from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.sheets import Sheet, leading
+from quicbed.papers.workloads import http3, size_figures
 from quicbed.store import runs
 
 TITLES = {

@@ -8,8 +8,8 @@ import polars as pl
 import pytest
 
 import fakeruns
-from quicbed.analysis import http3
-from quicbed.figures import goodput, http3_figures
+from quicbed.figures import goodput
+from quicbed.papers.workloads import http3, http3_figures
 from quicbed.store import runs
 from runlinks import filters
 

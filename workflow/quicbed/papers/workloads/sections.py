@@ -7,12 +7,12 @@ from functools import cached_property
 
 import polars as pl
 
-from quicbed.analysis import comparison, http3, sizes, video, web
-from quicbed.figures import http3_figures, size_figures, video_figures, web_figures
+from quicbed.analysis import comparison
 from quicbed.figures.output import Drawn, NotMeasured
 from quicbed.figures.sheets import Sheet
 from quicbed.papers import results, sections
 from quicbed.papers.sections import Section
+from quicbed.papers.workloads import http3, http3_figures, size_figures, sizes, video, video_figures, web, web_figures
 from quicbed.store import runs
 
 TOLD = ("0 ms, 50 Mbit/s", "50 ms, 50 Mbit/s", "200 ms, 50 Mbit/s", "50 ms, 50 Mbit/s, 1 %", "50 ms, 5 Mbit/s")
