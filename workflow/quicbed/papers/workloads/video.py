@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 
 from quicbed.analysis import comparison
-from quicbed.base.statistics import paired_ratio
+from quicbed.papers.workloads import web
 
 EXPERIMENT = "video"
 
@@ -63,21 +63,6 @@ SCHEMA: dict[str, pl.DataType] = {
 }
 """Columns of `by_metric`, a row for each cell and metric."""
 
-AGAINST: dict[str, pl.DataType] = {
-    "experiment": pl.String(),
-    "campaign": pl.String(),
-    "label": pl.String(),  # of the cell over QUIC
-    "metric": pl.String(),
-    "quic": pl.String(),
-    "tcp": pl.String(),
-    "tls_version": pl.String(),  # of the one over TCP
-    "ratio": pl.Float64(),  # over QUIC by over TCP, geometric mean of blocks
-    "low": pl.Float64(),  # its 95 % interval, null for fewer than two blocks
-    "high": pl.Float64(),
-    "n": pl.Int64(),  # blocks that have both
-}
-"""Columns of `against_tcp`."""
-
 
 def by_metric(campaign: pl.DataFrame) -> pl.DataFrame:
     """Rows of `SCHEMA`; cells over QUIC that ask for an older TLS in vain are left out."""
@@ -121,21 +106,5 @@ def same(cell: Mapping[str, Any], factors: Mapping[str, Any]) -> bool:
 
 
 def against_tcp(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
-    """Rows of `AGAINST`: every condition under which a library over QUIC and one over TCP have played a video."""
-    rows = []
-    main = table.filter(pl.col("arm") == "main")
-    for metric in RATIOS:
-        values = comparison.block_values(campaign, metric)
-        cells = main.filter(pl.col("metric") == metric).to_dicts()
-        for quic in (cell for cell in cells if cell["tls_version"] is None):
-            for tcp in (one for one in cells if one["tls_version"] and same(one, quic)):
-                found = paired_ratio(values.get(quic["cell"], {}).items(), values.get(tcp["cell"], {}).items())
-                if found.n == 0:
-                    continue
-                row = {name: quic[name] for name in ("experiment", "campaign", "label")}
-                row |= {"metric": metric, "quic": quic["client_library"], "tcp": tcp["client_library"]}
-                row |= {"tls_version": tcp["tls_version"], "ratio": found.ratio, "n": found.n}
-                rows.append(
-                    row | ({"low": found.low, "high": found.high} if found.n > 1 else {"low": None, "high": None})
-                )
-    return pl.DataFrame(rows, schema=AGAINST, orient="row")
+    """Rows of `web.RATIOS`: every condition under which a library over QUIC and one over TCP have played a video."""
+    return web.against_tcp(campaign, table, RATIOS, FACTORS)

@@ -14,13 +14,10 @@ from plotly.subplots import make_subplots
 from quicbed.analysis import comparison
 from quicbed.figures import goodput, layout, output
 from quicbed.figures.findings import Found
-from quicbed.papers.workloads import video
+from quicbed.papers.workloads import video, web_figures
+from quicbed.papers.workloads.web_figures import Series
 
 SOURCE = "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads, video"
-COLOURS = (layout.BLUE, layout.VERMILION, layout.GREEN, layout.PINK)
-SYMBOLS = ("circle", "square", "diamond", "cross")
-NAMES = {"nginx-h3": "HTTP/3", "tcp-tls": "HTTP/2"}
-"""What nginx speaks with each library; of others, their own names."""
 UNITS = {
     "connection_ms": "ms",
     "startup_delay_ms": "ms",
@@ -35,9 +32,6 @@ QUALITY = ("bit_rate_mbps", "download_rate_mbps", "quality_switches")
 STALLS = ("stalls", "stall_s")
 LABEL_CHARACTERS = {2: 11, 3: 7}
 """Of a line of a label, by how many panels there are."""
-
-Series = tuple[str, str | None]
-"""A library and, over TCP, a version of TLS."""
 
 
 def start(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn:
@@ -73,29 +67,19 @@ def found(table: pl.DataFrame, ratios: pl.DataFrame, metrics: tuple[str, ...]) -
     for label, factors in video.conditions(table):
         for metric in metrics:
             if metric in video.RATIOS:
-                told += _ratios(ratios.filter((pl.col("metric") == metric) & (pl.col("label") == label)), metric)
+                own = ratios.filter((pl.col("metric") == metric) & (pl.col("label") == label))
+                told += web_figures.sentences(own, video.METRICS[metric])
             else:
                 told += _means(table.filter(pl.col("metric") == metric), metric, label, factors)
     return Found(told) if told else None
 
 
-def _ratios(rows: pl.DataFrame, metric: str) -> list[str]:
-    told = []
-    for row in rows.filter(pl.col("low").is_not_null()).to_dicts():
-        value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
-        told.append(
-            f"{row['label']}: {video.METRICS[metric].lower()} over {_named((row['quic'], None))} differs from that "
-            f"over {_named((row['tcp'], row['tls_version']))} by {value} % (95 % interval {low} to {high} %)."
-        )
-    return told
-
-
 def _means(table: pl.DataFrame, metric: str, label: str, factors: Mapping[str, Any]) -> list[str]:
     means = []
-    for one in _series(table):
+    for one in web_figures.all_series(table):
         cell = _cell(table, one, factors)
         if cell is not None and cell["n"] > 1:
-            means.append(f"{cell['mean']:.2g} over {_named(one)}")
+            means.append(f"{cell['mean']:.2g} over {web_figures.named(one)}")
     unit = "" if UNITS[metric] == "per video" else " in s"
     return [f"{label}: {video.METRICS[metric].lower()} in a video, mean{unit}: {', '.join(means)}."] if means else []
 
@@ -104,7 +88,7 @@ def _drawn(
     campaign: pl.DataFrame, table: pl.DataFrame, name: str, title: str, metrics: tuple[str, ...], caption: str
 ) -> output.Drawn:
     table = table.filter(pl.col("metric").is_in(metrics))
-    shown, series = video.conditions(table), _series(table)
+    shown, series = video.conditions(table), web_figures.all_series(table)
     figure = make_subplots(
         rows=1,
         cols=len(metrics),
@@ -175,9 +159,9 @@ def _points(
         y=[cell["mean"] for cell in drawn.values()],
         error_y=layout.to_extremes(list(drawn.values())),
         mode="markers",
-        name=_named(one),
-        legendgroup=_named(one),
-        marker={"color": COLOURS[number % len(COLOURS)], "size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]},
+        name=web_figures.named(one),
+        legendgroup=web_figures.named(one),
+        marker=web_figures.marker(number),
         hovertext=[_hover(cell, one) for cell in drawn.values()],
         hoverinfo="text",
         showlegend=place["col"] == 1,
@@ -192,15 +176,9 @@ def _points(
 def _hover(cell: Mapping[str, Any], one: Series) -> str:
     metric = cell["metric"]
     return (
-        f"<b>{html.escape(_named(one))}</b>, {html.escape(cell['label'])}<br>{video.METRICS[metric].lower()} "
-        f"{cell['mean']:.4g} {UNITS[metric]}, n = {cell['n']}, failed {cell['failed']}"
+        f"<b>{html.escape(web_figures.named(one))}</b>, {html.escape(cell['label'])}<br>"
+        f"{video.METRICS[metric].lower()} {cell['mean']:.4g} {UNITS[metric]}, n = {cell['n']}, failed {cell['failed']}"
     )
-
-
-def _series(table: pl.DataFrame) -> list[Series]:
-    """Those over QUIC first, then the newest version of TLS."""
-    rows = table.select("client_library", "tls_version").unique()
-    return sorted(rows.sort("client_library").rows(), key=lambda one: (one[1] is not None, one[1] != "TLSv1.3"))
 
 
 def _cell(table: pl.DataFrame, one: Series, factors: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -209,9 +187,3 @@ def _cell(table: pl.DataFrame, one: Series, factors: Mapping[str, Any]) -> dict[
         pl.col("arm") == "main", pl.col("client_library") == library, pl.col("tls_version").eq_missing(version)
     )
     return next((cell for cell in own.to_dicts() if video.same(cell, factors)), None)
-
-
-def _named(one: Series) -> str:
-    library, version = one
-    name = NAMES.get(library, library)
-    return name if version is None else f"{name}, TLS {version.removeprefix('TLSv')}"

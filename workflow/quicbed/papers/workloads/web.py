@@ -7,7 +7,7 @@ the handshake of TCP is in those of HTTP/2, or in a browser with the navigation,
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -59,7 +59,7 @@ RATIOS: dict[str, pl.DataType] = {
     "quic": pl.String(),  # library over QUIC
     "tcp": pl.String(),  # library over TCP
     "tls_version": pl.String(),  # which that one speaks
-    "ratio": pl.Float64(),  # time over QUIC by that over TCP, geometric mean of blocks
+    "ratio": pl.Float64(),  # value over QUIC by that over TCP, geometric mean of blocks
     "low": pl.Float64(),  # its 95 % interval, null for fewer than two blocks
     "high": pl.Float64(),
     "n": pl.Int64(),  # blocks that have both
@@ -127,35 +127,33 @@ def _differing(row: Mapping[str, Any], base: Mapping[str, Any]) -> set[str]:
     return {name for name in FACTORS if row[name] != base[name]}
 
 
-def against_tcp(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
-    """Rows of `RATIOS`: every variant that a library over QUIC and one over TCP have measured."""
+def against_tcp(
+    campaign: pl.DataFrame, table: pl.DataFrame, metrics: Iterable[str] | None = None, factors: Sequence[str] = FACTORS
+) -> pl.DataFrame:
+    """Rows of `RATIOS`: every variant that a library over QUIC and one over TCP have measured.
+
+    Of all metrics of *table*, or of *metrics*; *factors* are what both have the same of.
+    """
     rows = []
     main = table.filter(pl.col("arm") == "main")
-    for metric in table["metric"].unique(maintain_order=True):
+    for metric in metrics or table["metric"].unique(maintain_order=True):
         values = comparison.block_values(campaign, metric)
         cells = main.filter(pl.col("metric") == metric).to_dicts()
         for quic in (cell for cell in cells if cell["tls_version"] is None):
-            for tcp in (one for one in cells if one["tls_version"] and not _differing(one, quic)):
-                found = paired_ratio(values.get(quic["cell"], {}).items(), values.get(tcp["cell"], {}).items())
-                if found.n == 0:
-                    continue
-                ends = (found.low, found.high) if found.n > 1 else (None, None)
-                rows.append(
-                    {
-                        "experiment": quic["experiment"],
-                        "campaign": quic["campaign"],
-                        "label": quic["label"],
-                        "metric": metric,
-                        "quic": quic["client_library"],
-                        "tcp": tcp["client_library"],
-                        "tls_version": tcp["tls_version"],
-                        "ratio": found.ratio,
-                        "low": ends[0],
-                        "high": ends[1],
-                        "n": found.n,
-                    }
-                )
+            for tcp in (cell for cell in cells if cell["tls_version"]):
+                alike = all(tcp[name] == quic[name] for name in factors)
+                if alike and (ratio := _ratio(values, quic, tcp)):
+                    row = {name: quic[name] for name in ("experiment", "campaign", "label")} | {"metric": metric}
+                    row |= {"quic": quic["client_library"], "tcp": tcp["client_library"]}
+                    rows.append(row | {"tls_version": tcp["tls_version"]} | ratio)
     return pl.DataFrame(rows, schema=RATIOS, orient="row")
+
+
+def _ratio(values: comparison.Values, one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The last columns of `RATIOS` and `SAVED` of two cells; None without a block that has both."""
+    found = paired_ratio(values.get(one["cell"], {}).items(), values.get(other["cell"], {}).items())
+    ends = {"low": found.low, "high": found.high} if found.n > 1 else {"low": None, "high": None}
+    return {"ratio": found.ratio, "n": found.n} | ends if found.n else None
 
 
 def visits(table: pl.DataFrame) -> pl.DataFrame:
@@ -194,25 +192,8 @@ def saved(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
         for one in (cell for cell in cells if cell["visit"] or (cell["group"], cell["signature"]) in kept):
             for other in cells:
                 same = all(one[name] == other[name] for name in ("client_library", "tls_version"))
-                if not same or not _simpler(one, other):
-                    continue
-                found = paired_ratio(values.get(one["cell"], {}).items(), values.get(other["cell"], {}).items())
-                if found.n == 0:
-                    continue
-                ends = (found.low, found.high) if found.n > 1 else (None, None)
-                rows.append(
-                    {
-                        "experiment": one["experiment"],
-                        "campaign": one["campaign"],
-                        "library": one["client_library"],
-                        "tls_version": one["tls_version"],
-                        "metric": metric,
-                        "label": one["label"],
-                        "against": other["label"],
-                        "ratio": found.ratio,
-                        "low": ends[0],
-                        "high": ends[1],
-                        "n": found.n,
-                    }
-                )
+                if same and _simpler(one, other) and (ratio := _ratio(values, one, other)):
+                    row = {name: one[name] for name in ("experiment", "campaign", "tls_version", "label")}
+                    row |= {"library": one["client_library"], "metric": metric, "against": other["label"]}
+                    rows.append(row | ratio)
     return pl.DataFrame(rows, schema=SAVED, orient="row")

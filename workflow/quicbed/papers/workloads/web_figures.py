@@ -26,7 +26,7 @@ PANELS = {
     "rate": ("Rate", "rate [Mbit/s]"),
     "page": ("Page", ""),
 }
-"""Title and axis of a panel of `quicbed.analysis.web.PANELS`, from left to right."""
+"""Title and axis of a panel of `web.PANELS`, from left to right."""
 NAMES = {"nginx-h3": "HTTP/3", "tcp-tls": "HTTP/2"}
 """What nginx speaks with each library; of others, their own names."""
 
@@ -54,7 +54,7 @@ def times(campaign: pl.DataFrame, table: pl.DataFrame, ratios: pl.DataFrame, met
     *table* is that of `web.by_metric`, *ratios* that of `web.against_tcp`.
     """
     own = table.filter(pl.col("metric") == metric)
-    series = _series(own)
+    series = all_series(own)
     gaps: list[Gap] = []
     figure = make_subplots(
         rows=2,
@@ -140,7 +140,7 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
         compared = pl.col("baseline").is_not_null() & (pl.col("n") > 0)
         cells = cells.filter(compared & ~pl.col("tls_version").eq_missing("TLSv1.2"))
         labels = list(dict.fromkeys(cells["label"]))
-        series = _series(cells)
+        series = all_series(cells)
         for number, one in enumerate(series):
             shown = [cell for cell in _of(cells, one) if cell["ratio_low"] is not None]
             values = [[goodput.percent(cell[key]) for cell in shown] for key in ("ratio", "ratio_low", "ratio_high")]
@@ -149,8 +149,8 @@ def _changes(campaign: pl.DataFrame, table: pl.DataFrame, panel: str, title: str
                 y=[labels.index(cell["label"]) + _beside(number, len(series)) for cell in shown],
                 error_x=_interval(*values),
                 mode="markers",
-                name=_named(one),
-                marker=_marker(number),
+                name=named(one),
+                marker=marker(number),
                 hovertext=[_hover(cell, metric) for cell in shown],
                 hoverinfo="text",
                 showlegend=column == 1,
@@ -203,7 +203,7 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn | output
     # of the longest tick label, beyond the two that there is room for
     lines = max(max((title.count("<br>") for title in titles.values()), default=0) - 1, 0)
     gaps: list[Gap] = []
-    series = _series(own[0])
+    series = all_series(own[0])
     for row, (metric, cells) in enumerate(zip(metrics, own, strict=True), 1):
         place = {"row": row, "col": 1}
         for number, one in enumerate(series):
@@ -214,8 +214,8 @@ def visits(campaign: pl.DataFrame, table: pl.DataFrame) -> output.Drawn | output
                 y=[cell["mean"] for cell in known],
                 error_y=layout.to_extremes(known),
                 mode="markers",
-                name=_named(one),
-                marker=_marker(number),
+                name=named(one),
+                marker=marker(number),
                 hovertext=[_hover(cell, metric) for cell in known],
                 hoverinfo="text",
                 showlegend=row == 1,
@@ -302,7 +302,7 @@ def _without_value(gaps: Sequence[Gap], series: Sequence[Series]) -> list[str]:
         for one, names in found.items():
             alike.setdefault(tuple(names), []).append(one)
         for same, ones in alike.items():
-            over = "" if len(ones) == len(series) else f" over {' and '.join(map(_named, ones))}"
+            over = "" if len(ones) == len(series) else f" over {' and '.join(map(named, ones))}"
             told.append(f"{text} ({', '.join(same)}{over})")
     if not told:
         return []
@@ -338,7 +338,7 @@ def found_visits(saved: pl.DataFrame, metric: str) -> Found | None:
     for row in saved.filter((pl.col("metric") == metric) & pl.col("low").is_not_null()).to_dicts():
         value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
         told.append(
-            f"{_named((row['library'], row['tls_version']))}, {row['label']}: {TITLES[metric].lower()} differs from "
+            f"{named((row['library'], row['tls_version']))}, {row['label']}: {TITLES[metric].lower()} differs from "
             f"that of {row['against']} by {value} % (95 % interval {low} to {high} %)."
         )
     return Found(told) if told else None
@@ -346,16 +346,21 @@ def found_visits(saved: pl.DataFrame, metric: str) -> Found | None:
 
 def found(ratios: pl.DataFrame, metric: str, labels: Sequence[str]) -> Found | None:
     """A sentence on each of some variants: how HTTP/3 compares with HTTP/2; None where none has two blocks."""
-    told = []
-    compared = ratios.filter((pl.col("metric") == metric) & pl.col("low").is_not_null())
-    for label in labels:
-        for row in compared.filter(pl.col("label") == label).to_dicts():
-            value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
-            told.append(
-                f"{label}: {TITLES[metric].lower()} over {_named((row['quic'], None))} differs from that over "
-                f"{_named((row['tcp'], row['tls_version']))} by {value} % (95 % interval {low} to {high} %)."
-            )
+    compared = ratios.filter(pl.col("metric") == metric)
+    told = [one for label in labels for one in sentences(compared.filter(pl.col("label") == label), TITLES[metric])]
     return Found(told) if told else None
+
+
+def sentences(ratios: pl.DataFrame, title: str) -> list[str]:
+    """A sentence on each row of `web.RATIOS` that has an interval; *title* is that of its metric."""
+    told = []
+    for row in ratios.filter(pl.col("low").is_not_null()).to_dicts():
+        value, low, high = (goodput.signed(goodput.percent(row[key])) for key in ("ratio", "low", "high"))
+        told.append(
+            f"{row['label']}: {title.lower()} over {named((row['quic'], None))} differs from that over "
+            f"{named((row['tcp'], row['tls_version']))} by {value} % (95 % interval {low} to {high} %)."
+        )
+    return told
 
 
 def _in_browser(campaign: pl.DataFrame) -> str:
@@ -375,7 +380,7 @@ def _file(metric: str) -> str:
     return metric.removeprefix("page_").removesuffix("_ms").replace("_", "-")
 
 
-def _series(table: pl.DataFrame) -> list[Series]:
+def all_series(table: pl.DataFrame) -> list[Series]:
     """Those over QUIC first, then the newest version of TLS."""
     rows = table.select("client_library", "tls_version").unique()
     return sorted(rows.sort("client_library").rows(), key=lambda one: (one[1] is not None, one[1] != "TLSv1.3"))
@@ -386,7 +391,7 @@ def _of(cells: pl.DataFrame, one: Series) -> list[dict[str, Any]]:
     return cells.filter(pl.col("client_library") == library, pl.col("tls_version").eq_missing(version)).to_dicts()
 
 
-def _named(one: Series) -> str:
+def named(one: Series) -> str:
     library, version = one
     name = NAMES.get(library, library)
     return name if version is None else f"{name}, TLS {version.removeprefix('TLSv')}"
@@ -439,7 +444,7 @@ def _beside(number: int, of: int) -> float:
     return 0.14 * (number - (of - 1) / 2)
 
 
-def _marker(number: int) -> dict[str, Any]:
+def marker(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "size": 6, "symbol": SYMBOLS[number % len(SYMBOLS)]}
 
 
@@ -462,10 +467,10 @@ def _line(
         y=[cell["mean"] for cell in shown],
         error_y=layout.to_extremes(shown),
         mode="markers" if name == "page" else "lines+markers",
-        name=_named(one),
-        legendgroup=_named(one),
+        name=named(one),
+        legendgroup=named(one),
         line={"color": COLOURS[number % len(COLOURS)], "width": 1.4},
-        marker=_marker(number),
+        marker=marker(number),
         hovertext=[_hover(cell, cell["metric"]) for cell in shown],
         hoverinfo="text",
         showlegend=place["col"] == 1,
@@ -502,9 +507,9 @@ def _ratios(
         y=values[0],
         error_y=_interval(*values),
         mode="markers",
-        marker=_marker(number),
+        marker=marker(number),
         hovertext=[
-            f"<b>{html.escape(row['label'])}</b>, against {html.escape(_named(one))}<br>{value:.1f} %, {low:.1f} to "
+            f"<b>{html.escape(row['label'])}</b>, against {html.escape(named(one))}<br>{value:.1f} %, {low:.1f} to "
             f"{high:.1f} %, {row['n']} blocks"
             for row, value, low, high in zip(shown, *values, strict=True)
         ],
@@ -527,7 +532,7 @@ def _interval(values: Sequence[float], low: Sequence[float], high: Sequence[floa
 
 def _hover(cell: Mapping[str, Any], metric: str) -> str:
     return (
-        f"<b>{html.escape(_named((cell['client_library'], cell['tls_version'])))}</b>, "
+        f"<b>{html.escape(named((cell['client_library'], cell['tls_version'])))}</b>, "
         f"{html.escape(cell['label'])}<br>{TITLES[metric].lower()} {cell['mean']:.1f} ms, n = {cell['n']}, failed "
         f"{cell['failed']}"
     )
