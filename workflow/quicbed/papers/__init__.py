@@ -12,6 +12,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+TITLES: Mapping[str, str] = {
+    "quantum-of-quic": "A Quantum of QUIC",
+    "quic-on-the-highway": "QUIC on the Highway",
+    "quic-steps": "QUIC Steps",
+    "workloads": "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads",
+    "dissecting-quic": "Dissecting QUIC Implementation Performance",
+    "quic-benchmark": "quic-benchmark",
+}
+"""Title of the paper by the name of its notebook, in the order of the report."""
+
 
 class Format(NamedTuple):
     """A format of published data."""
