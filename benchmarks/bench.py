@@ -43,6 +43,7 @@ from quicbed.measure.certificates import CertificateError
 from quicbed.measure.driver import Driver
 from quicbed.measure.link import link_settings
 from quicbed.measure.session import testbed_of
+from quicbed.papers.highway.samples import profiled, results
 from quicbed.papers.steps import samples as steps_samples
 from quicbed.plan.cells import Cell, builds_needed, campaign_of, cells_of
 from quicbed.plan.spec import RunSpec, run_spec
@@ -571,9 +572,9 @@ def imports(project: Project) -> None:
     quicbed = [sys.executable, "-m", "quicbed", "import"]
     with tempfile.TemporaryDirectory(prefix="quicbed-bench-") as temporary:
         directory = Path(temporary)
-        recorded = list(samples.profiled(*PERF_SIZE))
-        archive = samples.pack_files(chain(recorded, samples.highway(HIGHWAY_REPETITIONS)), directory / "highway.tar")
-        folder = samples.write(chain(recorded, samples.highway(HIGHWAY_REPETITIONS)), directory / "highway")
+        recorded = list(profiled(*PERF_SIZE))
+        archive = samples.pack_files(chain(recorded, results(HIGHWAY_REPETITIONS)), directory / "highway.tar")
+        folder = samples.write(chain(recorded, results(HIGHWAY_REPETITIONS)), directory / "highway")
         recordings = sum(name.endswith(".perf.zst") for name, _ in recorded)
         size = f"{archive.stat().st_size / 1e6:.0f} MB with {recordings} perf recordings"
         gaps = directory / "steps"

@@ -36,7 +36,7 @@ PURPOSES: Mapping[str, str] = {
     "analysis": "results from tables: which runs count, comparisons of cells, components of times",
     "figures": "figures and tables",
     "claims": "claims of papers, and verdicts",
-    "papers": "the registry of papers, and the room of QUIC Steps: importer, analysis, figures, claims and notebook",
+    "papers": "the registry of papers, and their rooms: importer, analysis, figures, claims and notebook",
     "report": "the report, notebooks, and exports",
     "cli": "the command line: one command per step",
 }

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from clone import ROOT
+from quicbed.papers import TITLES
 from quicbed.report import workflow_report
 from quicbed.store import runs
 from runlinks import runs_behind
@@ -135,7 +136,7 @@ def test_snakemake_reports_on_the_reference_data_of_one_experiment(tmp_path: Pat
     suffix = "svg" if (drawn / "aes-instructions.svg").is_file() else "html"
     for name in (f"quic-on-the-highway/aes-instructions.{suffix}", "tables/aes-ni.csv", "tables/claims.csv"):
         assert any(one.endswith(f"/{name}") for one in names), name
-    for notebook in workflow_report.PAPERS:
+    for notebook in TITLES:
         assert any(one.endswith(f"/{notebook}.html") for one in names)
     begin = page.rindex("var results = {") + len("var results = ")
     results = json.JSONDecoder().raw_decode(page[begin:])[0]
@@ -145,7 +146,7 @@ def test_snakemake_reports_on_the_reference_data_of_one_experiment(tmp_path: Pat
     assert shown["labels"]["experiment"] == "aes-ni"
     for result in results.values():
         assert result["caption"].strip(), result["name"]
-    for heading in (*workflow_report.PAPERS.values(), "Tables"):
+    for heading in (*TITLES.values(), "Tables"):
         assert f'"{heading}"' in page
     # the description of the workflow
     assert "by the paper whose" in page

@@ -131,7 +131,7 @@ def results_of(table):
 
 def category_of_notebook(name):
     """Where Snakemake's report shows the page of a notebook."""
-    return workflow_report.PAPERS.get(name, "Notebooks")
+    return TITLES.get(name, "Notebooks")
 
 
 def labels_of_notebook(name):

@@ -8,7 +8,7 @@ import polars as pl
 import pytest
 
 from clone import ROOT
-from quicbed.analysis import benchmark_runs
+from quicbed.papers.quic_benchmark import analysis
 from quicbed.store import runs, walk
 from quicbed.store.paths import RUN_FILE
 from quicbed.wire.layers import LAYERS
@@ -21,7 +21,7 @@ def test_shipped_captures_show_what_tshark_counted() -> None:
     (archive,) = RAW.glob("native-handshake.tar.*")
     place = walk.packed(archive, f"raw/reference/{archive.name}", {RUN_FILE, "handshakes.json"})
     rows = [runs.values_of(origin, run) for origin, run in runs.read(place)]
-    found = benchmark_runs.own(runs.tabled(rows, []), RAW)
+    found = analysis.own(runs.tabled(rows, []), RAW)
     assert found.runs["client_library"].n_unique() == len(found.runs) > 2
     assert found.problems == ()
     assert found.packets["opaque"].sum() == 0

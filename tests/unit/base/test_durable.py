@@ -178,7 +178,7 @@ OTHERS = {
     "base/durable.py": "all the others",
     **dict.fromkeys(
         [
-            *("analysis/benchmark_runs.py", "analysis/dissect.py", "importers/quic_benchmark.py"),
+            *("analysis/dissect.py", "papers/quic_benchmark/analysis.py", "papers/quic_benchmark/published.py"),
             *("report/look.py", "wire/tshark.py"),
         ],
         TEMPORARY,

@@ -16,10 +16,12 @@ import pytest
 
 import benchmarkfiles
 from quicbed.base import untrusted
-from quicbed.importers import logs, perf, samples
+from quicbed.importers import logs, samples
 from quicbed.importers.files import CopyError
 from quicbed.importers.summary import Summary
 from quicbed.papers import reading
+from quicbed.papers.highway import perf
+from quicbed.papers.highway.samples import perf_script
 from quicbed.papers.steps.samples import gap_files
 
 PAIR = "quiche_lsquic"
@@ -72,7 +74,7 @@ def highway(change: Change) -> dict[str, bytes]:
         **{f"{LOGDIR}/{PAIR}/goodput/1/{name}": data for name, data in repetition.items()},
     }
     changed = {name: change(data) for name, data in files.items()}
-    recording = samples.perf_script(perf.program("quiche", "server"), 20, 1)
+    recording = perf_script(perf.program("quiche", "server"), 20, 1)
     # UTF-16 is nothing that perf writes to a pipe
     text = recording if change is wide else change(recording)
     packed = subprocess.run(["zstd", "-qc"], input=text, stdout=subprocess.PIPE, check=True).stdout
@@ -251,7 +253,7 @@ def test_no_row_is_doubled_by_members_that_stand_twice(tmp_path: Path, name: str
 
 def test_periods_of_zero_are_no_shares(tmp_path: Path) -> None:
     files = highway(same)
-    text = samples.perf_script(perf.program("quiche", "server"), 20, 1)
+    text = perf_script(perf.program("quiche", "server"), 20, 1)
     lines = [
         b" ".join([*line.split()[:-2], b"0", b"cycles:"]) if line.endswith(b"cycles: ") else line
         for line in text.split(b"\n")

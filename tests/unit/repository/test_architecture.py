@@ -130,7 +130,7 @@ def test_figures_come_from_their_modules_and_data() -> None:
     data = {"config/symbols/shared/linux.yaml", "config/symbols/quiche.yaml", "config/libraries/quiche.yaml"}
     published = "workflow/quicbed/analysis/published/quantum-of-quic-table2.csv"
     assert {*code, *data, "workflow/crypto/algorithms.csv", published} <= quantum
-    assert "workflow/quicbed/figures/highway_figures.py" in highway - quantum
+    assert "workflow/quicbed/papers/highway/figures.py" in highway - quantum
     for files in (quantum, highway):
         # claims tell which libraries a paper has, for the versions that fit a column, and nothing else
         others = files - {"workflow/quicbed/claims/__init__.py", "workflow/quicbed/claims/papers.py"}

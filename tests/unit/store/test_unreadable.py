@@ -29,9 +29,9 @@ from quicbed.config.model import ConfigError
 from quicbed.figures import output
 from quicbed.figures.handshake_tables import Printed
 from quicbed.importers import logs, pcapng, samples
-from quicbed.importers import perf as recordings
 from quicbed.importers.files import CopyError
 from quicbed.papers import reading
+from quicbed.papers.highway import perf as recordings
 from quicbed.report import look
 from quicbed.report import page as report
 from quicbed.store import details, runs, symbols

@@ -34,6 +34,11 @@ TWIN = "gib_per_cpu_s"
 """What is compared beside goodput."""
 
 
+def with_cost(campaign: pl.DataFrame) -> pl.DataFrame:
+    """Runs with `cpu_s_per_gib`, the processor time of both ends; null where one cannot tell or has spent none."""
+    return campaign.with_columns(cpu_s_per_gib=1 / pl.col("gib_per_cpu_s"))
+
+
 def counted(table: pl.DataFrame) -> pl.DataFrame:
     """The runs that count: one for every cell and block that has a finished run."""
     block = ["testbed", "host", "experiment", "campaign", "source", "cell", "block"]

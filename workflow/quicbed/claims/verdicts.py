@@ -117,6 +117,12 @@ class Tables:
         object.__setattr__(self, "campaigns", analysis.Campaigns(self.runs))
 
 
+def as_campaign(table: pl.DataFrame) -> pl.DataFrame:
+    """Published runs, named by experiment and label, as a campaign of each of these experiments."""
+    cell = pl.concat_str(["experiment", "label", "client_library", "server_library"], separator=" ")
+    return table.with_columns(campaign=pl.lit("published data"), testbed=pl.lit(PUBLISHED), cell=cell)
+
+
 def tables(raw: Path, root: Path, table: pl.DataFrame | None = None, beside: details.Details | None = None) -> Tables:
     """Read what lies below *raw*; *table* and *beside* spare reading again. *root* is the repository."""
     if table is None:

@@ -19,7 +19,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, highway_runs, paired_runs, published
+from quicbed.analysis import comparison, paired_runs, published
 from quicbed.config.model import Experiment
 from quicbed.figures import findings, goodput, layout
 from quicbed.figures.findings import Found
@@ -138,7 +138,7 @@ TWINS: Mapping[str, Twin] = {
         "What UDP receive buffers bring",
         "QUIC on the Highway, Fig. 5, processor time",
         "Difference to 1x [%]",
-        {label: label for label in highway_runs.BUFFERS if label != "1x"},
+        {label: label for label in ("0.5x", "2x", "4x", "8x", "16x", "32x")},
     ),
     "offloads": Twin(
         "highway-fig8",

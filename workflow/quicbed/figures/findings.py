@@ -143,7 +143,7 @@ def hybrids(sums: pl.DataFrame, titles: Mapping[str, str]) -> Found | None:
 def drops(table: pl.DataFrame, labels: tuple[str, str], titles: Mapping[str, str]) -> Found | None:
     """How many thousand datagrams per GiB were dropped with the first and the second of two settings.
 
-    Of rows of `quicbed.analysis.highway_runs.SUMMARY`; counts may be zero, so that there is no ratio of them.
+    Of means by library and label; counts may be zero, so that there is no ratio of them.
     """
     usual, other = (dict(table.filter(pl.col("label") == label).select("library", "mean").rows()) for label in labels)
     both = [name for name in usual if usual[name] is not None and other.get(name) is not None]

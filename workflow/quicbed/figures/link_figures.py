@@ -10,7 +10,7 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, sizes
+from quicbed.analysis import comparison
 from quicbed.figures import goodput, layout, output
 from quicbed.figures.pair_figures import FACET_PX
 
@@ -90,7 +90,7 @@ def reorder_table(campaign: pl.DataFrame, table: pl.DataFrame) -> pl.DataFrame:
     varied = ("reorder_permille", "reorder_packets", "congestion_control", "flavour")
     cost = pl.col("cpu_s_per_gib")
     measured = (
-        comparison.counted(sizes.with_cost(campaign))
+        comparison.counted(comparison.with_cost(campaign))
         .group_by("cell")
         .agg(
             cost.mean().alias("cpu_s_per_gib_mean"),

@@ -1,8 +1,8 @@
 """Published data sets, read into the same tables as our own runs (docs/importing.md).
 
-One module a format, which `quicbed.papers.FORMATS` names. Each has `read(copy, out, summary)`, which reads a
-local copy (`quicbed.importers.files`), writes its tables to a directory (`quicbed.importers.tables`) and tells a
-`Summary` what it left out and why. Nothing is fetched, and the copy is never changed.
+One module a format, in the room of its paper, if it has one (`quicbed.papers.FORMATS`). Each has `read(copy, out,
+summary)`, which reads a local copy (`files`), writes its tables to a directory (`tables`) and tells a `Summary` what it
+left out and why. Nothing is fetched, and the copy is never changed.
 """
 
 from __future__ import annotations

@@ -17,6 +17,17 @@ LIBRARIES = {
 }
 """Our name of the library, by the name that begins theirs."""
 
+TITLES = {
+    "aioquic": "aioquic",
+    "quic-go": "quic-go",
+    "mvfst": "mvfst",
+    "picoquic": "picoquic",
+    "quiche": "quiche",
+    "lsquic": "LSQUIC",
+    "tcp-tls": "TCP+TLS",
+}
+"""What papers call libraries, which need not be among ours."""
+
 STOCK = "stock"
 TCP = "tcp-tls"
 CONGESTION_CONTROLS = ("cubic", "newreno", "reno", "bbr", "bbr2", "bbr3")

@@ -38,9 +38,9 @@ from quicbed.config.model import Project
 from quicbed.figures import cost_figures, cpu_figures, findings, handshake_tables, sheets
 from quicbed.figures.handshake_tables import Printed
 from quicbed.figures.sheets import Sheet, latency_summary, summary
-from quicbed.papers import published_claims
+from quicbed.papers import TITLES, published_claims, results
 from quicbed.plan.arms import ARMS, CAPTURED
-from quicbed.report import grid, made_with, pictures, results, workflow_report
+from quicbed.report import grid, made_with, pictures, workflow_report
 from quicbed.report import summary as answering
 from quicbed.store import details, runs
 
@@ -238,7 +238,7 @@ class _Site:
 
     def _papers(self) -> list[dict[str, Any]]:
         """Papers with their pages, the one that the project began with first."""
-        order = list(workflow_report.PAPERS.values())
+        order = list(TITLES.values())
         known = sorted(
             (self.judged or {"papers": []})["papers"],
             key=lambda one: (order.index(title) if (title := one["paper"].title) in order else len(order), one["id"]),
@@ -251,7 +251,7 @@ class _Site:
         about = [figure for figure in self.figures if title in figure["source"]]
         shown = [figure for figure in about if not figure["source"].startswith("beyond")]
         names = {figure["figure"] for figure in shown}
-        stem = next((name for name, of in workflow_report.PAPERS.items() if of == title), paper["id"])
+        stem = next((name for name, of in TITLES.items() if of == title), paper["id"])
         notebook = f"notebooks/{stem}.html"
         return paper | {
             "href": f"paper-{paper['id']}.html",

@@ -19,21 +19,12 @@ from pathlib import Path
 from typing import Any
 
 from quicbed.base import durable
+from quicbed.papers import TITLES
 
 DIRECTORY = "results"
 """Below the directory of the report."""
 
-PAPERS = {
-    "quantum-of-quic": "A Quantum of QUIC",
-    "quic-on-the-highway": "QUIC on the Highway",
-    "quic-steps": "QUIC Steps",
-    "workloads": "Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads",
-    "dissecting-quic": "Dissecting QUIC Implementation Performance",
-    "quic-benchmark": "quic-benchmark",
-}
-"""Title of the paper by the name of its notebook."""
-
-CATEGORIES = {**PAPERS, "beyond": "Beyond the papers", "tables": "Tables"}
+CATEGORIES = {**TITLES, "beyond": "Beyond the papers", "tables": "Tables"}
 """Heading in the report by group."""
 
 PATTERNS = [f"{{group}}/{{name}}.{suffix}" for suffix in ("svg", "html", "csv", "js")]
@@ -73,7 +64,7 @@ def labels(directory: Path, group: str, name: str) -> dict[str, str]:
 
 
 def _group(source: str) -> str:
-    return next((group for group, title in PAPERS.items() if title in source), "beyond")
+    return next((group for group, title in TITLES.items() if title in source), "beyond")
 
 
 def _figure(figures: Path, out: Path, manifest: Mapping[str, Any]) -> dict[str, dict[str, str]]:

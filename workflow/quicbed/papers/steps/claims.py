@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
-
 from quicbed.claims import verdicts
 from quicbed.papers.steps import analysis
 
@@ -19,11 +17,4 @@ PAPER, SOURCE = "quic-steps", analysis.SOURCE
 def campaigns(directory: Path | None) -> verdicts.Tables | None:
     """The published runs in *directory* as if they were a campaign of each of our experiments; None without runs."""
     found = analysis.published(directory)
-    if found.empty:
-        return None
-    table = found.runs.with_columns(
-        campaign=pl.lit("published data"),
-        testbed=pl.lit(verdicts.PUBLISHED),
-        cell=pl.concat_str(["experiment", "label", "client_library", "server_library"], separator=" "),
-    )
-    return verdicts.Tables(table, published=True)
+    return None if found.empty else verdicts.Tables(verdicts.as_campaign(found.runs), published=True)

@@ -13,13 +13,14 @@ from typing import Any
 import plotly.graph_objects as go
 import polars as pl
 
-from quicbed.analysis import comparison, floors, highway_runs
+from quicbed.analysis import comparison, floors
 from quicbed.analysis.floors import Floor
 from quicbed.analysis.place import Place
 from quicbed.figures import goodput, handshake_figures, layout, output
 from quicbed.figures.findings import Found
 from quicbed.figures.output import Drawn, NotMeasured, Saved
 from quicbed.figures.sheets import Sheet, leading
+from quicbed.importers.names import TITLES
 from quicbed.papers.steps import analysis
 from quicbed.papers.steps.analysis import Published
 from quicbed.store import details, runs
@@ -212,7 +213,7 @@ def beside(
     measured_floors: pl.DataFrame = NO_FLOORS,
 ) -> Beside:
     """Draw every figure and write it and its table; what an earlier call wrote is removed, see `sides`."""
-    names = dict(highway_runs.TITLES) | dict(titles)
+    names = TITLES | dict(titles)
     experiments = dict.fromkeys(figure.experiment for figure in FIGURES.values())
     known = {experiment: sides(published, table, paced, experiment, measured_floors) for experiment in experiments}
     found = [cdf(figure, known[figure.experiment], names) for figure in FIGURES.values()]

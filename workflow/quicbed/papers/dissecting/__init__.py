@@ -1,0 +1,1 @@
+"""Dissecting QUIC Implementation Performance."""

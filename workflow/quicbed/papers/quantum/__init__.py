@@ -1,0 +1,1 @@
+"""A Quantum of QUIC; what its tables print is in `quicbed.analysis.published`."""

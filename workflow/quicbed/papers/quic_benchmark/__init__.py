@@ -1,0 +1,1 @@
+"""quic-benchmark, a university project of 2021."""

@@ -1,0 +1,1 @@
+"""Evaluating QUIC Performance over Web, Cloud Storage and Video Workloads."""
