@@ -41,6 +41,8 @@ HALF = 0.17
 ROW_PX, BETWEEN_PX, TOP_PX, BOTTOM_PX = 24, 62, 84, 82
 """Heights of a row, of the room between two lines of panels, and of the margins."""
 TICKS = 20
+FEW_TIMES, MANY_TIMES = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7], [0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100]
+"""Ticks of logarithmic axes that have less than a power of ten, and more."""
 """On the horizontal axes of a line of panels, at most."""
 _ENDS = ("ratio_low", "ratio", "ratio_high")
 SUFFIX = "-cost"
@@ -193,8 +195,8 @@ PAIRS: Mapping[str, Twin] = {
             "no GRO": "without GRO",
             "neither": "without both",
             "against TCP+TLS": "with both, to TCP+TLS",
-            "neither, against TCP+TLS": "without both, to TCP+TLS with its offloads",
-            "no offloads, against TCP+TLS": "no offloads, to TCP+TLS without its own",
+            "neither, against TCP+TLS": "without both, to TCP+TLS",
+            "no offloads, against TCP+TLS": "neither has any, to TCP+TLS",
         },
         kinds=BY_END,
         row_px=40,
@@ -320,7 +322,7 @@ def found(table: pl.DataFrame, twin: Twin, titles: Mapping[str, str]) -> Found |
     kind, what = ("both_", "processor time per byte in pairs") if twin.paired else ("cpu_", "by processor time")
     by_time = table.with_columns(pl.col(f"{kind}{end}").alias(end) for end in ends)
     words = {label: f"{title}, {what}" for label, title in twin.contrasts.items()}
-    return findings.contrasts(by_time, words, titles)
+    return findings.contrasts(by_time, words, titles, times=twin.times)
 
 
 def _unlike_itself(cell: Mapping[str, Any], twin: Twin) -> bool:
@@ -346,7 +348,10 @@ def _panel(
         for end in ("ratio_low", "ratio_high", "aa_low", "aa_high")
         if cell is not None and cell[f"{kind}{end}"] is not None
     ]
-    drawing.update_xaxes(range=twin.extent([1.0, *ends, *printed]), **place)
+    extent = twin.extent([1.0, *ends, *printed])
+    drawing.update_xaxes(range=extent, **place)
+    if twin.times:
+        drawing.update_xaxes(tickvals=FEW_TIMES if extent[1] - extent[0] < 1 else MANY_TIMES, **place)
     if printed:
         least, most = map(twin.place, printed)
         shown = {

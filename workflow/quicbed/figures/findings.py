@@ -37,17 +37,23 @@ def joined(*found: Found | None) -> Found | None:
 
 
 def contrasts(
-    table: pl.DataFrame, labels: Mapping[str, str], titles: Mapping[str, str], *, by: str = "label"
+    table: pl.DataFrame,
+    labels: Mapping[str, str],
+    titles: Mapping[str, str],
+    *,
+    by: str = "label",
+    times: bool = False,
 ) -> Found | None:
     """A sentence on every label of a figure's table, by the words that it begins with; None if nothing is compared.
 
-    Rows are those of the main arm whose column *by* has the label, with their ratio to the baseline of their library.
+    Rows are those of the main arm whose column *by* has the label, with their ratio to the baseline of their library:
+    as a difference in per cent, or as it is where the figure shows it in *times*.
     """
     compared = table.filter(pl.col("ratio_low").is_not_null() & pl.col("ratio_high").is_not_null())
     if "arm" in compared.columns:
         compared = compared.filter(pl.col("arm") == "main")
     told = [
-        _contrast(what, _changes(compared.filter(pl.col(by) == label), titles))
+        _contrast(what, _changes(compared.filter(pl.col(by) == label), titles, times=times))
         for label, what in labels.items()
         if label in set(compared[by])
     ]
@@ -56,23 +62,38 @@ def contrasts(
 
 @dataclass(frozen=True)
 class _Change:
-    """A difference in per cent of one library, and its interval."""
+    """A difference in per cent of one library, or a ratio in times, and its interval."""
 
     name: str
     value: float
     low: float
     high: float
+    times: bool = False
+
+    @property
+    def none(self) -> int:
+        """The value of no difference."""
+        return 1 if self.times else 0
+
+    def number(self, value: float) -> str:
+        return f"{value:.3g}" if self.times else goodput.signed(value)
+
+    @property
+    def text(self) -> str:
+        return f"{self.number(self.value)} {'times' if self.times else '%'}"
 
     @property
     def interval(self) -> str:
-        return f"95 % interval {goodput.signed(self.low)} to {goodput.signed(self.high)} %"
+        return f"95 % interval {self.number(self.low)} to {self.number(self.high)}{'' if self.times else ' %'}"
 
 
-def _changes(cells: pl.DataFrame, titles: Mapping[str, str]) -> list[_Change]:
-    return [
-        _Change(_name(cell, titles), *(goodput.percent(cell[key]) for key in ("ratio", "ratio_low", "ratio_high")))
-        for cell in cells.to_dicts()
-    ]
+def _changes(cells: pl.DataFrame, titles: Mapping[str, str], *, times: bool) -> list[_Change]:
+    found = []
+    for cell in cells.to_dicts():
+        ratios = (cell["ratio"], cell["ratio_low"], cell["ratio_high"])
+        value, low, high = ratios if times else map(goodput.percent, ratios)
+        found.append(_Change(_name(cell, titles), value, low, high, times))
+    return found
 
 
 def _name(cell: Mapping[str, Any], titles: Mapping[str, str]) -> str:
@@ -84,13 +105,13 @@ def _name(cell: Mapping[str, Any], titles: Mapping[str, str]) -> str:
 def _contrast(what: str, changes: Sequence[_Change]) -> str:
     ordered = sorted(changes, key=lambda one: (one.value, one.name))
     middle, first, last = ordered[(len(ordered) - 1) // 2], ordered[0], ordered[-1]
-    text = f"{what}: {goodput.signed(middle.value)} % with {middle.name} ({middle.interval})"
+    text = f"{what}: {middle.text} with {middle.name} ({middle.interval})"
     if len(ordered) < 2:
         return text + "."
-    clear = sum(not one.low <= 0 <= one.high for one in ordered)
+    clear = sum(not one.low <= one.none <= one.high for one in ordered)
     return (
-        f"{text}, the middle one of {len(ordered)}; from {goodput.signed(first.value)} % ({first.name}) to "
-        f"{goodput.signed(last.value)} % ({last.name}). {clear} of {len(ordered)} intervals exclude 0."
+        f"{text}, the middle one of {len(ordered)}; from {first.text} ({first.name}) to "
+        f"{last.text} ({last.name}). {clear} of {len(ordered)} intervals exclude {middle.none}."
     )
 
 
