@@ -33,7 +33,7 @@ def costs(
 ) -> output.Drawn:
     """A panel for every metric: the difference of HTTP/3 to a bare stream in per cent, by size and library.
 
-    *table* is that of `quicbed.analysis.http3.by_metric`, *found_costs* of `quicbed.analysis.http3.costs`.
+    *table* is that of `http3.by_metric`, *found_costs* of `http3.costs`.
     """
     shown_as, unlike = goodput.marked(table, titles)
     libraries = _sorted(found_costs, shown_as)

@@ -23,7 +23,7 @@ from quicbed.store import runs
 
 @dataclass(frozen=True)
 class Quantity:
-    """A metric of `quicbed.analysis.sizes.METRICS` in a figure."""
+    """A metric of `quicbed.papers.workloads.sizes.METRICS` in a figure."""
 
     name: str
     title: str
@@ -66,7 +66,7 @@ def by_size(
 ) -> output.Drawn:
     """A panel for every QUIC library: a metric by size, and the sizes at which the better one changes.
 
-    *table* is that of `quicbed.analysis.sizes.by_size`, *changed* that of `quicbed.analysis.sizes.changes`.
+    *table* is that of `sizes.by_size`, *changed* that of `sizes.changes`.
     """
     quantity = QUANTITIES[metric]
     main = table.filter((pl.col("arm") == "main") & (pl.col("metric") == metric))
