@@ -62,7 +62,7 @@ LAUNCHER = """\
 # Runs a program of this build; where its interpreter is not, as on another host, with the Python there.
 python={interpreter}
 test -x "$python" || python=python3
-exec "$python" -IBS "${{0%/*}}/../lib" endpoint.{role} "$@"
+exec "$python" -IBS -X faulthandler "${{0%/*}}/../lib" endpoint.{role} "$@"
 """
 
 

@@ -54,7 +54,7 @@ if ! test -x "$python"; then
     echo "$0: the interpreter of this build is gone: $python; delete the build and make it again" >&2
     exit 1
 fi
-exec "$python" -IBS "${{0%/*}}/../lib" {module} "$@"
+exec "$python" -IBS -X faulthandler "${{0%/*}}/../lib" {module} "$@"
 """
 
 _REQUIREMENT = re.compile(r"^([A-Za-z0-9][\w.-]*)\s*==\s*([^\s;\\]+)")
