@@ -70,7 +70,7 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
         ("experiments/aead-goodput.yaml", "libraries: all", "libraries: [quiche, {client: quinn, server: tcp-tls}]"),
         ("experiments/aead-goodput.yaml", "libraries: all", "libraries: [quich]"),
         ("experiments/aead-goodput.yaml", "mode: throughput", "mode: trough"),
-        ("experiments/aead-goodput.yaml", "min_blocks: 3", "min_blocks: 280"),
+        ("experiments/aead-pairs.yaml", "min_blocks: 5", "min_blocks: 280"),
         ("experiments/aead-pairs.yaml", "alone: aead-goodput", "alone: header-protection"),
         ("libraries/quinn.yaml", "  stock:\n", "  plain:\n"),
         ("libraries/quinn.yaml", "transport: quic", "transport: sctp"),
@@ -79,12 +79,12 @@ def edit(root: Path, name: str, old: str, new: str) -> None:
         ("experiments/table3-signature.yaml", "signature: dilithium3", "signature: dilithum3"),
         ("experiments/table3-signature.yaml", "flavour: pq", "flavour: qp"),
         ("experiments/table2-kem.yaml", "kind: handshake", "kind: handshakes"),
-        ("experiments/table2-kem.yaml", "connections: 40,", "connections: 0,"),
+        ("experiments/table2-kem.yaml", "connections: 20,", "connections: 0,"),
         ("experiments/amplification.yaml", "mode: wire", "mode: wire\n  mtu: 1400"),
         ("experiments/amplification.yaml", "rtt_ms: 10,", "rtt_ms: -10,"),
         ("experiments/aead-goodput.yaml", "control: any", "control: any\nprimitives: 1"),
         ("experiments/aead-goodput.yaml", "cipher: aes-256-gcm", "cipher: aes-256-gcm\n    retry: true"),
-        ("experiments/aead-goodput.yaml", "min_blocks: 3", "connections: 20"),
+        ("experiments/aead-pairs.yaml", "min_blocks: 5", "connections: 20"),
         ("experiments/aead-goodput.yaml", "cipher: aes-256-gcm", "cipher: aes-256-gcm\n    loss_percent: 1"),
         ("experiments/delay-loss.yaml", "loss_percent: 0.1}", "offloads: default}"),
         ("experiments/delay-loss.yaml", "loss_percent: 1}", "loss_percent: 51}"),
@@ -374,11 +374,11 @@ def test_an_optional_library_takes_part_where_the_configuration_names_it(root: P
 def test_a_variant_s_connections_are_those_of_its_scale() -> None:
     project = Project(ROOT).without_folders()
     cells = {cell.slug: cell for cell in cells_of(project, "table3-signature", "c", {})}
-    assert cells["openssl-rsa-2048"].connections == 40
-    assert cells["openssl-sphincs-sha2-128s"].connections == 4
+    assert cells["openssl-rsa-2048"].connections == 20
+    assert cells["openssl-sphincs-sha2-128s"].connections == 2
     scale = project.scale("table3-signature")
-    assert scale.blocks * scale.connections >= 200
-    assert scale.blocks * (scale.slow_connections or 0) >= 20
+    assert scale.blocks * scale.connections >= 100
+    assert scale.blocks * (scale.slow_connections or 0) >= 10
 
 
 def test_a_new_build_makes_new_cells() -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from quicbed.config.model import Estimate, Project, Scale
+from quicbed.config.model import Estimate, Experiment, Project, Scale
 from quicbed.plan import march
 from quicbed.plan.arms import BESIDE, CAPTURED, PRIMITIVES
 from quicbed.plan.cells import (
@@ -200,22 +200,68 @@ def as_sized(project: Project, name: str, cells: Sequence[Cell], known: Collecti
     ]
 
 
-def handshakes_s(variant: Variant, connections: int, long: Collection[str]) -> float:
+def handshakes_s(variant: Variant, connections: int, long: Collection[str | None]) -> float:
     """Roughly the seconds of so many handshakes, which may begin at a rate; *long* are signatures that take long."""
     if variant.load is not None:
         return connections * SERVER_SECONDS / variant.load + (HOLD_S if variant.held else 0.0)
     return connections * connection_s(variant.signature, variant.rtt_ms or 0, long)
 
 
-def connection_s(signature: str | None, rtt_ms: float, long: Collection[str]) -> float:
+def connection_s(signature: str | None, rtt_ms: float, long: Collection[str | None]) -> float:
     """Roughly the seconds of a handshake; *long* are signature algorithms that take long."""
     alone = SLOW_SECONDS if signature in long else HANDSHAKE_SECONDS
     return alone + ROUND_TRIPS * rtt_ms / 1000
 
 
-def primitive_s(algorithms: Iterable[str], long: Collection[str]) -> float:
+def primitive_s(algorithms: Iterable[str], long: Collection[str | None]) -> float:
     """Roughly the seconds of timing the primitives of these algorithms."""
     return sum(SLOW_PRIMITIVE_SECONDS if name in long else PRIMITIVE_SECONDS for name in algorithms)
+
+
+def run_s(project: Project, name: str, cell: Cell, beside: Cell | None = None) -> float:
+    """Roughly the seconds of a run of a cell of an experiment, or of the pair of runs that it and its baseline are."""
+    experiment, scale = project.experiments[name], project.scale(name)
+    long = _long(experiment)
+    if cell.arm == PRIMITIVES:
+        return primitive_s(cell.variant.timed, long) + RUN_SECONDS
+    if experiment.workload.kind == "handshake":
+        return handshakes_s(cell.variant, cell.connections, long) + RUN_SECONDS
+
+    def alone_s(cell: Cell) -> float:
+        size, rate_mbit = cell.bytes or 0, link_of(cell, experiment.link).rate_mbit
+        return transfer_s(project, cell.libraries, cell.variant, size, rate_mbit, _connections(cell))
+
+    # of a pair the faster one downloads all that it is to
+    transfer = min(map(alone_s, [cell, *([beside] if experiment.paired and beside else [])]))
+    transfer *= SLOWER if scale.least_s else 1.0
+    if experiment.paired:
+        return min(pair_s(transfer) + PAIR_SECONDS, scale.timeout_s)
+    started = BROWSER_SECONDS if cell.variant.loaded_by else RUN_SECONDS
+    # a video lasts as long as it is played, and its bodies are compared after that
+    played = PLAYED_AND_COMPARED * scale.play_s if scale.play_s else 0.0
+    pings = project.config.gate.ping
+    run = min(transfer + started + played, scale.timeout_s)
+    run += COUNTED_SECONDS if experiment.instructions else 0.0
+    run += pings.count * pings.interval_ms / 1000 if experiment.ping else 0.0
+    return run + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
+
+
+def proof_s(project: Project, name: str, cell: Cell) -> float:
+    """Roughly the seconds of the proof of a cell of an experiment."""
+    experiment = project.experiments[name]
+    if experiment.workload.kind != "handshake":
+        return PROOF_SECONDS
+    each_s = connection_s(cell.variant.signature, cell.variant.rtt_ms, _long(experiment))
+    return _proof_connections(cell) * each_s + DISSECT_SECONDS
+
+
+def _proof_connections(cell: Cell) -> int:
+    return PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS
+
+
+def _long(experiment: Experiment) -> set[str | None]:
+    """Signature algorithms of an experiment that take long."""
+    return {variant.signature for variant in experiment.variants if variant.slow and not variant.rtt_ms}
 
 
 def _connections(cell: Cell) -> int:
@@ -232,28 +278,10 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
     """What measuring downloads means, as text, in minutes and in MB of raw data."""
     experiment = project.experiments[name]
     cells = as_sized(project, name, cells)
-    pings = project.config.gate.ping
-    pings_s = pings.count * pings.interval_ms / 1000 if experiment.ping else 0.0
-
     by_id = {cell.id: cell for cell in cells}
 
-    def alone_s(cell: Cell) -> float:
-        size, rate_mbit = cell.bytes or 0, link_of(cell, experiment.link).rate_mbit
-        return transfer_s(project, cell.libraries, cell.variant, size, rate_mbit, _connections(cell))
-
-    def run_s(cell: Cell) -> float:
-        # of a pair the faster one downloads all that it is to
-        beside = [by_id[cell.baseline]] if experiment.paired and cell.baseline else []
-        transfer = min(map(alone_s, [cell, *beside]))
-        transfer *= SLOWER if scale.least_s else 1.0
-        started = BROWSER_SECONDS if cell.variant.loaded_by else RUN_SECONDS
-        # a video lasts as long as it is played, and its bodies are compared after that
-        played = PLAYED_AND_COMPARED * scale.play_s if scale.play_s else 0.0
-        if experiment.paired:
-            return min(pair_s(transfer) + PAIR_SECONDS, scale.timeout_s)
-        run = min(transfer + started + played, scale.timeout_s)
-        run += COUNTED_SECONDS if experiment.instructions else 0.0
-        return run + pings_s + (CHANGE_SECONDS if LINK_FACTORS & cell.variant.model_fields_set else 0.0)
+    def own_s(cell: Cell) -> float:
+        return run_s(project, name, cell, by_id.get(cell.baseline or ""))
 
     # both runs of a pair are measured at once
     measured = [cell for cell in cells if cell.arm not in (CAPTURED, BESIDE)]
@@ -262,10 +290,10 @@ def _downloads(project: Project, name: str, scale: Scale, cells: Sequence[Cell])
     repeats = min(experiment.capture, scale.blocks)
     full = repeats * sum((cell.bytes or 0) / link_of(cell, experiment.link).mtu for cell in captured)  # frames
     reading_s = full * FRAMES_PER_FULL / FRAMES_READ_PER_SECOND
-    block_s = sum(map(run_s, measured))
+    block_s = sum(map(own_s, measured))
     pilot_s = block_s if scale.least_s else 0.0
     proofs_s = len(_proofs(cells, "bulk")) * PROOF_SECONDS
-    besides_s = proofs_s + pilot_s + repeats * sum(map(run_s, captured)) + reading_s
+    besides_s = proofs_s + pilot_s + repeats * sum(map(own_s, captured)) + reading_s
     blocks, span, minutes = _span(scale, block_s, besides_s)
     runs = len(downloading) * scale.blocks + len(captured) * repeats
     seen = repeats * sum(cell.bytes or 0 for cell in captured)
@@ -294,30 +322,23 @@ def _handshakes(project: Project, name: str, scale: Scale, cells: Sequence[Cell]
     measured = [cell for cell in cells if cell.arm not in (PRIMITIVES, CAPTURED)]
     besides = [cell for cell in cells if cell.arm == CAPTURED]
     timed = [cell for cell in cells if cell.arm == PRIMITIVES]
-    long = {variant.signature for variant in experiment.variants if variant.slow and not variant.rtt_ms}
 
-    def each_s(cell: Cell) -> float:
-        return connection_s(cell.variant.signature, cell.variant.rtt_ms, long)
+    def own_s(cell: Cell) -> float:
+        return run_s(project, name, cell)
 
-    def run_s(cell: Cell) -> float:
-        return handshakes_s(cell.variant, cell.connections, long) + RUN_SECONDS
-
-    per_block = sum(map(run_s, measured))
-    captured = [
-        (cell, PROOF_SLOW_CONNECTIONS if cell.slow else PROOF_CONNECTIONS) for cell in _proofs(measured, "handshake")
-    ]
-    proofs_s = sum(count * each_s(cell) + DISSECT_SECONDS for cell, count in captured)
+    proven = _proofs(measured, "handshake")
     algorithms = [name for cell in timed for name in cell.variant.timed]
-    primitives_s = primitive_s(algorithms, long)
+    primitives_s = primitive_s(algorithms, _long(experiment))
     repeats = min(experiment.primitives, scale.blocks)
     again = min(experiment.capture, scale.blocks)
-    besides_s = proofs_s + repeats * primitives_s + again * sum(map(run_s, besides))
-    blocks, span, minutes = _span(scale, per_block, besides_s)
+    proofs_s = sum(proof_s(project, name, cell) for cell in proven)
+    besides_s = proofs_s + repeats * primitives_s + again * sum(map(own_s, besides))
+    blocks, span, minutes = _span(scale, sum(map(own_s, measured)), besides_s)
     connections = sum(cell.connections for cell in measured) * scale.blocks
     mb = (
         len(measured) * scale.blocks * RUN_BYTES
         + connections * CONNECTION_BYTES
-        + sum(count for _, count in captured) * CAPTURED_BYTES
+        + sum(map(_proof_connections, proven)) * CAPTURED_BYTES
         + repeats * len(algorithms) * PRIMITIVE_BYTES
         + again * sum(RUN_BYTES + cell.connections * CAPTURED_BYTES for cell in besides)
     ) / 1e6
