@@ -193,6 +193,26 @@ def test_runs_of_a_cell_tell_before_those_of_its_experiment_and_those_before_all
     assert times.slower() == pytest.approx(16 / 6)
 
 
+def test_proofs_tell_of_proofs_only() -> None:
+    times = Times()
+    times.think("proof", time_left.PROOFS, 1.0)
+    times.think("a", "one", 1.0)
+    times.saw("proof", 3.0)
+    assert [times.seconds(cell) for cell in ("proof", "a")] == [3, 1]
+
+
+def test_the_warm_up_tells_how_fast_the_machine_is_unless_it_is_of_another_kind(project: Project) -> None:
+    outlook = watched(project)
+    before = outlook.look().experiment
+    one = fakeruns.make_run(experiment="test", block=None)
+    one["cell"] |= {"id": next(iter(outlook._active[outlook._campaign])), "arm": "warm-up"}
+    one["metrics"]["spent_s"] = 1e3
+    outlook.saw(Run.made(one | {"cell": one["cell"] | {"arm": "pilot"}}))
+    assert outlook.look().experiment == before
+    outlook.saw(Run.made(one))
+    assert outlook.look().experiment > 1000 * before
+
+
 def test_a_noisy_machine_of_another_speed_is_predicted_within_a_quarter() -> None:
     """Half of the cells of one experiment are measured; the rest of it and another one are left."""
     random_ = random.Random(7)
@@ -221,10 +241,9 @@ def test_shipped_runs_are_what_is_thought_before_anything_is_measured(project: P
             mine = one | {end: one[end] | {"library": library} for end in ("client", "server")}
             (place / "run.json").write_text(json.dumps(mine), encoding="utf-8")
     shipped = watched(project).look().experiment
-    runs, warm_ups = 3 * 6, 2
-    # the A/A runs are of an arm that was not shipped
-    assert shipped == pytest.approx((3 * 4 + warm_ups) * 101 + rough, rel=0.05)
-    assert rough < runs
+    # the A/A runs and the warm-up are of arms that were not shipped
+    assert shipped == pytest.approx(3 * 4 * 101 + rough, rel=0.01)
+    assert rough < 3 * 6
 
 
 def test_contaminated_runs_are_measured_again_as_often_as_before(project: Project) -> None:

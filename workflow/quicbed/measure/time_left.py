@@ -2,7 +2,7 @@
 
 A run of a cell takes what its runs took on this machine on average. Before there is one, it takes what runs of the
 reference data took (`quicbed.measure.run_times`), else the rough figures of `quicbed.plan.estimate`, times how much
-longer the other runs of its experiment took here, or all others.
+longer the other runs of its experiment took here, or all others. Proofs tell of proofs only: most of one is capturing.
 """
 
 from __future__ import annotations
@@ -48,6 +48,8 @@ START_S = 4.0
 DRAW_S = 7.0
 ANALYSIS_S = 40.0
 ANALYSIS_RUN_S = 0.01
+PROOFS = "proofs"
+WARM_UP = "warm-up"
 RECORD = "forecast.json"
 """The first prediction of a run of the workflow, among the logs."""
 
@@ -57,6 +59,7 @@ class Times:
     """Seconds of runs by cell."""
 
     _thought: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """What a cell is of, and how long it is thought to take."""
     _took: dict[str, run_times.Took] = field(default_factory=dict)
     _sums: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Seconds that runs took, and those that they were thought to take: of an experiment, and of all (empty)."""
@@ -71,9 +74,12 @@ class Times:
             return
         self._took[cell] = self._took.get(cell, run_times.Took()).and_(run_times.Took(1, seconds))
         of, thought = self._thought[cell]
-        for sums in ("", of):
+        for sums in {of} if of == PROOFS else {of, ""}:
             took, expected = self._sums.get(sums, (0.0, 0.0))
             self._sums[sums] = took + seconds, expected + thought
+
+    def __contains__(self, cell: str) -> bool:
+        return cell in self._thought
 
     def slower(self, of: str = "") -> float:
         """How much longer the runs of an experiment take than was thought, or, before there is one, all runs."""
@@ -163,13 +169,15 @@ class Outlook:
         for cell in active:
             rough = estimate.run_s(self._project, campaign.name, cell, by_id.get(cell.baseline or ""))
             spec = campaign.spec(cell)
-            like = run_times.key(campaign.name, cell.arm, cell.libraries, cell.label, spec.bytes)
-            self._think(cell.id, campaign.name, like, run_times.work(spec.bytes, spec.connections), rough)
+            work = run_times.work(spec.bytes, spec.connections)
+            for name, arm in ((cell.id, cell.arm), (WARM_UP + cell.id, WARM_UP)):
+                like = run_times.key(campaign.name, arm, cell.libraries, cell.label, spec.bytes)
+                self._think(name, campaign.name if arm == cell.arm else WARM_UP, like, work, rough)
         kind = campaign.experiment.workload.kind
         proof_s = [estimate.proof_s(self._project, campaign.name, cell) for cell in active if cell.arm != PRIMITIVES]
         if proof_s:
             like = run_times.proofs(kind)
-            self._think(like, like, like, 1, sum(proof_s) / len(proof_s))
+            self._think(like, PROOFS, like, 1, sum(proof_s) / len(proof_s))
         # what is beside another run takes no time of its own
         return {cell.id: cell for cell in active if cell.arm != BESIDE}
 
@@ -179,13 +187,12 @@ class Outlook:
 
     def saw(self, run: Run) -> None:
         """A run was finished on this machine."""
-        spent = run_times.spent_s(run)
-        aside = run.block is None or run.cell.arm == BESIDE
-        if spent is not None and (run.cell.arm == "proof" or not aside):
-            proof = run.cell.arm == "proof"
-            self._times.saw(run_times.proofs(run.workload.kind) if proof else run.cell.id, spent)
+        spent, arm = run_times.spent_s(run), run.cell.arm
+        names = {"proof": run_times.proofs(run.workload.kind), WARM_UP: WARM_UP + run.cell.id, BESIDE: ""}
+        if spent is not None and arm != "pilot":
+            self._times.saw(names.get(arm, run.cell.id), spent)
             self._known = True
-        if not aside and run.cell.arm not in (CAPTURED, PRIMITIVES):
+        if run.block is not None and arm not in (BESIDE, CAPTURED, PRIMITIVES):
             self._runs += 1
             self._good += not run.contaminated
 
@@ -223,10 +230,15 @@ class Outlook:
         if not campaign.warm and seconds:
             proof = run_times.proofs(campaign.experiment.workload.kind)
             seconds += sum(self._times.seconds(proof) for _ in self._unproven(campaign, active))
-            seconds += sum(each.get(cell.id, 0.0) for cell in campaign.first_alone(list(active.values())))
+            seconds += sum(self._times.seconds(WARM_UP + cell.id) for cell in self._warm_ups(campaign))
         if campaign is not self._campaign and seconds:
             seconds += START_S
         return seconds
+
+    def _warm_ups(self, campaign: Campaign) -> list[Cell]:
+        """Cells whose runs are the warm-up of a campaign."""
+        known = (cell for cell in campaign.cells if WARM_UP + cell.id in self._times)
+        return campaign.first_alone([cell for cell in known if cell.id not in campaign.excluded])
 
     def _needed(self, campaign: Campaign, active: Mapping[str, Cell]) -> dict[tuple[str, str], int]:
         """Blocks until the contrast of pairs of libraries is narrow enough: its width falls with their root."""
@@ -272,7 +284,7 @@ class Outlook:
     def warmed(self) -> None:
         """Proofs and first runs have told how fast this machine is; say when all will be done."""
         self._forecast, self._looked = self.look(), time.monotonic()
-        if self._forecast.everything is not None and self._known:
+        if self._forecast.everything is not None:
             record(self._project.root / "logs", self._forecast.everything)
         self._say("warmed up")
 
