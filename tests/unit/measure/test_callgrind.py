@@ -145,7 +145,7 @@ def test_a_run_keeps_the_stacks_of_all_processes_of_an_end(tmp_path: Path) -> No
     for role in ("client", "server"):
         argv = counts.held(role, host(tmp_path), ["/builds/bin/program", "--events", "x"])
         assert argv[-3:] == ["/builds/bin/program", "--events", "x"]
-        assert "--separate-callers=8" in argv
+        assert "--separate-callers=16" in argv
         assert f"--callgrind-out-file={tmp_path}/{role}.callgrind.%p" in argv
         (tmp_path / f"{role}.callgrind.7").write_text(COUNTS)
     (tmp_path / "server.callgrind.8").write_text(COUNTS)

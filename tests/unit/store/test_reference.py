@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from clone import ROOT, copy_config
 from quicbed.analysis import pairs
 from quicbed.config.model import ConfigError, Project
 from quicbed.figures import goodput
-from quicbed.store import details, reference, runs, stacks, walk
+from quicbed.store import details, reference, runs, stacks, symbols, walk
 from quicbed.store.paths import archives_below
 
 AES = {"cipher": "aes-128-gcm", "aead": "standard", "header_protection": True, "group": "x25519"}
@@ -279,6 +280,42 @@ def test_a_large_event_file_is_packed_by_columns_and_read_as_it_was(project: Pro
     assert len(packed[f"{inside}.columns"]) < len(lines) / 2
     assert inside not in packed
     assert dict(walk.unpacked(archive, lambda path: str(path) == inside)) == {inside: lines}
+
+
+def test_stacks_of_counted_instructions_are_packed_with_the_functions_that_decide(project: Project) -> None:
+    """They are sorted as before; damaged ones are packed as they are, and samples too."""
+    fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1)
+    (counted, damaged, sampled, *_) = sorted(project.raw.glob("local/aead-goodput/*/b*/quinn-*/run.json"))
+    decides = "server`quinn_proto::connection::Connection::poll_transmit"
+    folded = {
+        f"it;server`main;{decides};libc.so.6`memcpy": 7,
+        f"it;server`main;{decides};libc.so.6`memset": 5,
+        "it;server`main;server`<quinn_proto::crypto::rustls::<impl quinn_proto::crypto::PacketKey for K>::encrypt": 9,
+        "it;server`main;server`unheard of": 3,
+    }
+    for file, event in ((counted, stacks.INSTRUCTIONS), (damaged, stacks.INSTRUCTIONS), (sampled, "cpu-clock")):
+        run = json.loads(file.read_text(encoding="utf-8"))
+        run["host"]["perf"] = {"event": event}
+        file.write_text(json.dumps(run), encoding="utf-8")
+        stacks.write_folded(file.with_name(stacks.folded_name("server")), folded)
+    damaged.with_name(stacks.folded_name("server")).write_bytes(gzip.compress(b"damaged"))
+    (archive,) = reference.pack(project, ["aead-goodput"])
+    packed = unpack(archive)
+    fewer, broken, whole = (
+        one.with_name(stacks.folded_name("server")).relative_to(project.raw).as_posix()
+        for one in (counted, damaged, sampled)
+    )
+    assert f"server;{decides} 12\n".encode() in packed[f"{fewer}.plain"]
+    assert packed[f"{fewer}.plain"].count(b"\n") == 3
+    mapping = symbols.symbol_map(project.root, "quinn", "server")
+    before, after = (stacks.read_folded(packed[f"{one}.plain"]) for one in (whole, fewer))
+    assert mapping.count(after) == mapping.count(before)
+    assert len(mapping.count(before)) == 3
+    assert before.total() == 24
+    assert packed[f"{broken}.plain"] == b"damaged"
+    assert [one["file"] for one in json.loads(packed[reference.LEFT_OUT])["left_out"] if "folded" in one["file"]] == [
+        fewer
+    ]
 
 
 def test_stacks_are_packed_without_gzip_and_read_as_they_were(project: Project) -> None:

@@ -188,7 +188,7 @@ class Instructions(Model):
         5, ge=2, le=100, description="Connections of the run from which the cost of a handshake follows."
     )
     callers: int = Field(
-        8,
+        16,
         ge=1,
         le=32,
         description="How many callers of a function are distinguished; Callgrind takes longer with more.",

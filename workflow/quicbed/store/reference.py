@@ -20,11 +20,11 @@ from quicbed.base.revision import DIRTY
 from quicbed.base.untrusted import UntrustedError
 from quicbed.config.model import ConfigError, Project, Study
 from quicbed.plan.variant import Variant
-from quicbed.store import columns, tarball
+from quicbed.store import columns, symbols, tarball
 from quicbed.store.campaign import CAMPAIGN_FILE, Campaign, Session
 from quicbed.store.paths import CAPTURE, KEYS, RELEASES, RUN_FILE, TRACE
 from quicbed.store.record import Run
-from quicbed.store.stacks import FOLDED_SUFFIX, PLAIN_SUFFIX
+from quicbed.store.stacks import FOLDED_SUFFIX, INSTRUCTIONS, PLAIN_SUFFIX, PerfError, read_folded, text_of
 
 LEFT_OUT = "left-out.json"
 """Name in the archive of the list of files that were not packed."""
@@ -56,7 +56,8 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     The archives are byte-stable: members are sorted, and neither owners nor times are kept (runs record their own).
     Files of one name follow each other, because they resemble each other: archives of handshakes are a fifth smaller.
     Larger event files are written by columns (`quicbed.store.columns`), which readers of archives undo, and stacks
-    without gzip (`quicbed.store.stacks`).
+    without gzip (`quicbed.store.stacks`). Stacks of counted instructions have a hundred times as many lines:
+    they are reduced to the functions that decide on categories, and what they were is listed as left out.
     Most captures are left out, see `_packed_captures`, and so are the event files of some runs, see `_summed_up`.
     """
     archives = []
@@ -78,10 +79,11 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
                 inside, content = file.relative_to(project.raw).as_posix(), file.read_bytes()
                 captured = file.name in (CAPTURE, KEYS, TRACE, RELEASES) and file.with_name(CAPTURE) not in kept
                 if captured or (file.name in LOGS and _summed_up(file.parent)):
-                    digest = hashlib.sha256(content).hexdigest()
-                    left_out.append({"file": inside, "bytes": len(content), "sha256": digest})
+                    left_out.append(_left(inside, content))
                 elif file.name.endswith(FOLDED_SUFFIX) and (stacks := _gunzipped(content)) is not None:
-                    archive.file(f"{inside}{PLAIN_SUFFIX}", stacks)
+                    if (fewer := _reduced(project.root, file, stacks)) is not None:
+                        left_out.append(_left(inside, content))
+                    archive.file(f"{inside}{PLAIN_SUFFIX}", fewer or stacks)
                 elif file.suffix == ".jsonl" and (by_columns := columns.packed(content)) is not None:
                     archive.file(f"{inside}{columns.COLUMNS_SUFFIX}", by_columns)
                 else:
@@ -91,6 +93,23 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         target.with_name(f"{name}.tar.gz").unlink(missing_ok=True)  # of an earlier version, in place of which this is
         archives.append(target)
     return archives
+
+
+def _left(inside: str, content: bytes) -> dict[str, str | int]:
+    return {"file": inside, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _reduced(root: Path, file: Path, stacks: bytes) -> bytes | None:
+    """Stacks of counted instructions of an end, reduced by the mapping of its library; None for all others."""
+    run, role = Run.read(file.with_name(RUN_FILE)), file.name.removesuffix(FOLDED_SUFFIX)
+    if (run.host.perf or {}).get("event") != INSTRUCTIONS:
+        return None
+    library = (run.client if role == "client" else run.server).library
+    try:
+        fewer = symbols.symbol_map(root, library, role).reduced(read_folded(stacks))
+    except (ConfigError, PerfError):  # who reads them says so
+        return None
+    return text_of({";".join((role, *reversed(frames))): count for frames, count in fewer.items()})
 
 
 def _summed_up(directory: Path) -> bool:

@@ -43,8 +43,12 @@ def folded_name(role: str) -> str:
 
 def write_folded(file: Path, folded: Mapping[str, int]) -> None:
     """Write folded stacks, gzipped; equal stacks give equal bytes."""
-    text = "".join(f"{stack} {count}\n" for stack, count in sorted(folded.items()))
-    durable.write_bytes(file, gzip.compress(text.encode(), mtime=0))
+    durable.write_bytes(file, gzip.compress(text_of(folded), mtime=0))
+
+
+def text_of(folded: Mapping[str, int]) -> bytes:
+    """Folded stacks as a file has them before it is gzipped."""
+    return "".join(f"{stack} {count}\n" for stack, count in sorted(folded.items())).encode()
 
 
 def read_folded(content: bytes) -> Stacks:

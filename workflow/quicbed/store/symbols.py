@@ -226,6 +226,16 @@ class SymbolMap:
             counts[category] = counts.get(category, 0) + samples
         return Counter(counts)
 
+    def reduced(self, stacks: Stacks) -> Stacks:
+        """Stacks of the frames alone that decide on the categories, which are the same."""
+        found: dict[tuple[str, ...], int] = {}
+        for stack, samples in stacks.items():
+            category = self.sort(stack)
+            frames = ((frame,) for frame in stack)
+            decides = next((frame for frame in frames if self.sort(frame) == category), stack)
+            found[decides] = found.get(decides, 0) + samples
+        return Counter(found)
+
 
 def directory(root: Path) -> Path:
     """Where the mappings are, of the repository at `root`."""
