@@ -55,7 +55,7 @@ def test_a_contrast_of_a_figure_in_multiples_is_told_in_times() -> None:
     table = pl.DataFrame([cell("a", 0.5, 0.4, 0.6), cell("b", 3.24, 2.91, 3.6), cell("c", 44.51, 40.0, 51.0)])
     (told,) = sentences(findings.contrasts(table, {"new": "Time"}, TITLES, times=True))
     assert told.startswith("Time: 3.24 times with B (95 % interval 2.91 to 3.6)")
-    assert wording.numbers(told) == [3.24, 95, 2.91, 3.6, 0.5, 44.5, 2, 3, 0]
+    assert wording.numbers(told) == [3.24, 95, 2.91, 3.6, 3, 0.5, 44.5, 3, 3, 1]
     assert "%" not in told.replace("95 %", "")
 
 

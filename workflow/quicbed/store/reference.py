@@ -24,7 +24,7 @@ from quicbed.store import columns, symbols, tarball
 from quicbed.store.campaign import CAMPAIGN_FILE, Campaign, Session
 from quicbed.store.paths import CAPTURE, KEYS, RELEASES, RUN_FILE, TRACE
 from quicbed.store.record import Run
-from quicbed.store.stacks import FOLDED_SUFFIX, INSTRUCTIONS, PLAIN_SUFFIX, PerfError, read_folded, text_of
+from quicbed.store.stacks import FOLDED_SUFFIX, INSTRUCTIONS, PLAIN_SUFFIX, PerfError, folded_bytes, read_folded
 
 LEFT_OUT = "left-out.json"
 """Name in the archive of the list of files that were not packed."""
@@ -109,7 +109,7 @@ def _reduced(root: Path, file: Path, stacks: bytes) -> bytes | None:
         fewer = symbols.symbol_map(root, library, role).reduced(read_folded(stacks))
     except (ConfigError, PerfError):  # who reads them says so
         return None
-    return text_of({";".join((role, *reversed(frames))): count for frames, count in fewer.items()})
+    return folded_bytes({";".join((role, *reversed(frames))): count for frames, count in fewer.items()})
 
 
 def _summed_up(directory: Path) -> bool:

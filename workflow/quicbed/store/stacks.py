@@ -43,10 +43,10 @@ def folded_name(role: str) -> str:
 
 def write_folded(file: Path, folded: Mapping[str, int]) -> None:
     """Write folded stacks, gzipped; equal stacks give equal bytes."""
-    durable.write_bytes(file, gzip.compress(text_of(folded), mtime=0))
+    durable.write_bytes(file, gzip.compress(folded_bytes(folded), mtime=0))
 
 
-def text_of(folded: Mapping[str, int]) -> bytes:
+def folded_bytes(folded: Mapping[str, int]) -> bytes:
     """Folded stacks as a file has them before it is gzipped."""
     return "".join(f"{stack} {count}\n" for stack, count in sorted(folded.items())).encode()
 
