@@ -14,6 +14,8 @@ from typing import Any
 from quicbed.contract import events
 
 Events = list[dict[str, Any]]
+READY_S = 60
+"""Until a server listens; under Callgrind, Python takes ten seconds to start."""
 Serve = Callable[..., "Server"]
 """Starts a server of one library, as `Loopback.serve`."""
 
@@ -66,7 +68,7 @@ class Server:
         ]
         argv += ["--certificate", str(identity / "server.pem"), "--private-key", str(identity / "server.key")]
         self.process = subprocess.Popen(argv, stderr=subprocess.PIPE, text=True, env=self.environment)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + READY_S
         while not (ready := [event for event in self.events() if event["event"] == "ready"]):
             if self.process.poll() is not None:
                 raise ServerError(self.process.communicate()[1], self.process.returncode)

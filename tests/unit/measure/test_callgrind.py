@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from clone import ROOT
+from quicbed.base import untrusted
 from quicbed.config.model import Instructions
 from quicbed.measure import callgrind
 from quicbed.store import symbols
-from quicbed.store.stacks import INSTRUCTIONS, PerfError, folded_name, read_folded
+from quicbed.store.stacks import INSTRUCTIONS, PerfError, folded_name, read_folded, write_folded
 from quicbed.testbed import TestbedError
 
 # two functions of one name in different contexts; what is called is counted where it is
@@ -152,11 +153,29 @@ def test_a_run_keeps_the_stacks_of_all_processes_of_an_end(tmp_path: Path) -> No
     facts = counts.fold(0, 0)
     assert facts["event"] == INSTRUCTIONS
     assert facts["tool"] == "callgrind-3.19.0"
-    assert facts["client"] == {"instructions": 145, "stacks": 5, "files": 1}
-    assert facts["server"] == {"instructions": 290, "stacks": 5, "files": 2}
+    assert facts["client"] == {"instructions": 145, "stacks": 5, "files": 1, "callers": 16}
+    assert facts["server"] == {"instructions": 290, "stacks": 5, "files": 2, "callers": 16}
     assert read_folded((tmp_path / folded_name("server")).read_bytes()).total() == 290
     counts.discard()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["client.folded.gz", "server.folded.gz"]
+
+
+def test_callers_of_an_interpreter_are_told_apart_as_far_as_its_mapping_says(tmp_path: Path) -> None:
+    callers = symbols.symbol_map(ROOT, "aioquic", "server").callers
+    assert callers is not None
+    counts = callgrind.Counts(Instructions(), tmp_path, {"server": callers})
+    argv = {role: counts.held(role, host(tmp_path), ["program"]) for role in ("client", "server")}
+    assert "--separate-callers=16" in argv["client"]
+    assert f"--separate-callers={callers}" in argv["server"]
+    fewer = callgrind.Counts(Instructions(callers=1), tmp_path, {"server": 4})
+    assert "--separate-callers=1" in fewer.held("server", host(tmp_path), ["program"])
+
+
+def test_more_stacks_than_can_be_read_again_fail_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(untrusted, "MOST_BYTES", 20)
+    with pytest.raises(PerfError, match=r"^2 stacks take 0 MiB; distinguish fewer callers$"):
+        write_folded(tmp_path / "server.folded.gz", {"program;a`b": 1, "program;a`c": 2})
+    assert not any(tmp_path.iterdir())
 
 
 def test_a_process_that_was_killed_before_it_wrote_all_fails_the_run(tmp_path: Path) -> None:
@@ -175,7 +194,7 @@ def test_what_follows_the_last_request_of_nginx_is_left_out(tmp_path: Path) -> N
     for part in (1, 2):
         (tmp_path / f"server.callgrind.8.{part}").write_text(COUNTS)
     (tmp_path / "server.callgrind.8").write_text("killed while it wrote")
-    assert counts.fold(0, 0)["server"] == {"instructions": 435, "stacks": 5, "files": 3}
+    assert counts.fold(0, 0)["server"] == {"instructions": 435, "stacks": 5, "files": 3, "callers": 16}
 
 
 def test_a_program_that_valgrind_cannot_run_says_why(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,9 +93,11 @@ def flags(said: str) -> tuple[str, ...] | None:
 class Counts:
     """Callgrind around both endpoints of one run; what is kept goes to the run's directory."""
 
-    def __init__(self, settings: Instructions, directory: Path) -> None:
+    def __init__(self, settings: Instructions, directory: Path, callers: Mapping[str, int] | None = None) -> None:
+        """*callers*: how many are distinguished of a role at most."""
         self.settings = settings
         self.directory = directory
+        self._callers = callers or {}
         self._hosts: dict[str, Host] = {}
 
     def held(self, role: str, host: Host, argv: Sequence[str]) -> list[str]:
@@ -103,10 +105,14 @@ class Counts:
         self._hosts[role] = host
         place = host.place(self.directory)
         words = ["setarch", "--addr-no-randomize", "valgrind", "--tool=callgrind", "--cache-sim=no", "--vgdb=no"]
-        words += ["--trace-children=yes", f"--separate-callers={self.settings.callers}", "--dump-line=no"]
+        words += ["--trace-children=yes", f"--separate-callers={self.callers(role)}", "--dump-line=no"]
         words += [f"--dump-before={ENDS}"]
         words += [f"--log-file={place / role}.valgrind.%p", f"--callgrind-out-file={place / role}.callgrind.%p"]
         return [*words, *argv]
+
+    def callers(self, role: str) -> int:
+        """How many callers of a function are distinguished."""
+        return min(self.settings.callers, self._callers.get(role, self.settings.callers))
 
     def attach(self, role: str, process: Process) -> None:
         """Nothing is left to do: the program counts from its beginning."""
@@ -141,7 +147,8 @@ class Counts:
                 stacks.update(counted.stacks)
                 facts["tool"] = counted.creator
             write_folded(self.directory / folded_name(role), stacks)
-            facts[role] = {"instructions": stacks.total(), "stacks": len(stacks), "files": len(files)}
+            read_of = {"files": len(files), "callers": self.callers(role)}
+            facts[role] = {"instructions": stacks.total(), "stacks": len(stacks), **read_of}
         found = {role: processor(host) for role, host in self._hosts.items()}
         facts["processor"] = list(found["client"] or ()) if found["client"] == found["server"] else found
         return facts

@@ -20,7 +20,7 @@ from quicbed.measure.progress import now
 from quicbed.measure.sent_bytes import SentBytes
 from quicbed.measure.usage import Usage, gate, processor_s
 from quicbed.plan.spec import RunSpec
-from quicbed.store import stacks
+from quicbed.store import stacks, symbols
 from quicbed.store.paths import CAPTURE, DISSECTED, OPENINGS, PACING, RUN_FILE, TRACE
 from quicbed.testbed import Exit, Host, HostLostError, Process, Testbed, TestbedError
 
@@ -50,7 +50,7 @@ class Pair:
         }
         self._exits: dict[Side, Exit | None] = dict.fromkeys(spec.libraries)
         self._sent: SentBytes | None = None
-        self._profile = _profile(spec, directory)
+        self._profile = _profile(project, spec, directory)
         self._slack_s = callgrind.SLACK_S if spec.counted else 0.0
 
     def run(self) -> Attempt:
@@ -244,10 +244,12 @@ def collect(attempt: Attempt, directory: Path, there: frozenset[str], *hosts: Ho
         attempt.fail(f"an endpoint left what is no file of its own in the run's directory: {', '.join(removed)}")
 
 
-def _profile(spec: RunSpec, directory: Path) -> Profile | None:
+def _profile(project: Project, spec: RunSpec, directory: Path) -> Profile | None:
     """What samples both programs of a run, or counts their instructions."""
     if isinstance(spec.profile, Instructions):
-        return callgrind.Counts(spec.profile, directory)
+        maps = {role: symbols.symbol_map(project.root, spec.side(role).library, role) for role in spec.libraries}
+        callers: dict[str, int] = {role: one.callers for role, one in maps.items() if one.callers is not None}
+        return callgrind.Counts(spec.profile, directory, callers)
     return perf.Profile(spec.profile, directory) if spec.profile else None
 
 

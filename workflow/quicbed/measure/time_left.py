@@ -65,7 +65,7 @@ class Times:
     """Seconds that runs took, and those that they were thought to take: of an experiment, and of all (empty)."""
 
     def think(self, cell: str, of: str, seconds: float) -> None:
-        """A cell *of* an experiment is thought to take so long on another machine."""
+        """Expect a run of a cell to take so long on the reference machine; *of* is its experiment or group."""
         self._thought[cell] = of, seconds
 
     def saw(self, cell: str, seconds: float) -> None:

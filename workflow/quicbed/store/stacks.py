@@ -42,8 +42,11 @@ def folded_name(role: str) -> str:
 
 
 def write_folded(file: Path, folded: Mapping[str, int]) -> None:
-    """Write folded stacks, gzipped; equal stacks give equal bytes."""
-    durable.write_bytes(file, gzip.compress(folded_bytes(folded), mtime=0))
+    """Write folded stacks, gzipped; equal stacks give equal bytes. PerfError if they are too many to be read again."""
+    content = folded_bytes(folded)
+    if len(content) > untrusted.MOST_BYTES:
+        raise PerfError(f"{len(folded)} stacks take {len(content) >> 20} MiB; distinguish fewer callers")
+    durable.write_bytes(file, gzip.compress(content, mtime=0))
 
 
 def folded_bytes(folded: Mapping[str, int]) -> bytes:

@@ -91,6 +91,12 @@ class Symbols(Model):
     inseparable: list[Inseparable] = Field(
         default_factory=list, description="Categories that samples do not show in some runs. Callgrind's stacks do."
     )
+    callers: int | None = Field(
+        None,
+        ge=1,
+        description="How many callers of a function Callgrind distinguishes at most, where more are an interpreter's; "
+        "null: as many as the experiment says.",
+    )
 
 
 @dataclass(frozen=True)
@@ -127,8 +133,10 @@ class Claims:
         objects: Iterable[_Claim],
         unsupported: Mapping[Category, str],
         inseparable: Sequence[Inseparable] = (),
+        callers: int | None = None,
     ) -> None:
         self.file = file
+        self.callers = callers
         self.unsupported = unsupported
         self.inseparable = inseparable
         everything = list(claims)
@@ -192,6 +200,8 @@ class SymbolMap:
         """Categories that the stacks do not show, with the reason."""
         self.inseparable = user.inseparable
         """Categories that samples do not show in some runs."""
+        self.callers = user.callers
+        """Callers that Callgrind distinguishes at most, None if the experiment alone says so."""
         self._known: dict[tuple[str, ...], Category] = {}
 
     def lacking(self, cipher: str | None, *, counted: bool = False) -> dict[Category, str]:
@@ -284,9 +294,8 @@ def _read(file: Path, role: str) -> Claims:
     for claim in [*claims, *objects]:
         if claim.category in described.unsupported:
             raise ConfigError(f"{file}: unsupported: {claim.category} is claimed too, by `{claim.text}`")
-    return Claims(
-        file, claims, objects, described.unsupported, [one for one in described.inseparable if one.role == role]
-    )
+    inseparable = [one for one in described.inseparable if one.role == role]
+    return Claims(file, claims, objects, described.unsupported, inseparable, described.callers)
 
 
 def _claims(described: Symbols, file: Path, role: str) -> list[_Claim]:

@@ -46,6 +46,8 @@ import sys
 sys.exit(importlib.import_module(sys.argv.pop(1)).main())
 '''
 
+# faulthandler gives signals a stack of their own. Without it, Valgrind cannot deliver them while Python waits in
+# select(2), and ends it by SIGSEGV. The launcher of external folders has it too.
 LAUNCHER = """\
 #!/bin/sh
 # Runs a program with the packages of this build, isolated from environment and system.
