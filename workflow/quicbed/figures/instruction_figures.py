@@ -73,7 +73,7 @@ def per_byte(found: Counted, titles: Mapping[str, str] | None = None) -> Drawn:
                     y=position,
                     xref=f"x{column if column > 1 else ''}",
                     yref="y",
-                    text=f"<b>{own[key]:.0f} →</b>",
+                    text=f"<b>{own[key]:.0f} ›</b>",
                     showarrow=False,
                     xanchor="right",
                     bgcolor="white",
@@ -101,17 +101,19 @@ def _hover(row: Mapping[str, Any] | None) -> str:
 def _caption(found: Counted, titles: Mapping[str, str]) -> list[str]:
     counts = found.counts
     blocks = sorted(set(counts.filter(pl.col("per_byte").is_not_null())["blocks"]))
-    lines = [f"Mean of {' to '.join(dict.fromkeys(map(str, blocks[:1] + blocks[-1:])))} blocks."] if blocks else []
+    span = " to ".join(dict.fromkeys(map(str, blocks[:1] + blocks[-1:])))
+    lines = [f"Mean of {span} block{'s' if span != '1' else ''}."] if span else []
     spreads = counts.filter(pl.col("category") == ALL)["spread"].drop_nulls().sort().to_list()
     if spreads:
         middle, most = 100 * spreads[(len(spreads) - 1) // 2], 100 * spreads[-1]
         lines[0] += f" Blocks differ by {middle:.2g} % in the median, at most by {most:.2g} %."
     lines.append(what_it_is_not(found.processor))
     measured = set(counts.filter(pl.col("per_byte").is_not_null()).select(*PAIR, "label").rows())
+    some = {(client, server) for client, server, _ in measured}
     lacking: dict[str, set[str]] = {}
     for pair, label, _ in _problems(counts):
         if (*pair, label) not in measured:
-            lacking.setdefault(label, set()).add(comparison.pair_title(pair, titles))
+            lacking.setdefault(label if pair in some else "everything", set()).add(comparison.pair_title(pair, titles))
     if lacking:
         by = "; ".join(f"{label} by {', '.join(sorted(names))}" for label, names in lacking.items())
         lines.append(f"Unsupported, failed or not measured, the table says why: {by}.")
