@@ -164,7 +164,7 @@ def test_a_library_that_takes_many_times_as_many_ends_at_the_edge(measured: Meas
     near = [found.counts.with_columns(client_library=pl.lit(name), server_library=pl.lit(name)) for name in "abc"]
     found.counts = pl.concat([*near, far])
     figure = instruction_figures.per_byte(found).figure
-    assert any("→" in (note.text or "") for note in figure.layout.annotations)
+    assert any("›" in (note.text or "") for note in figure.layout.annotations)
     assert figure.layout.xaxis.range[1] < 50
 
 

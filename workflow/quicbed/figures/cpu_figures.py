@@ -179,7 +179,11 @@ def header_protection(
             notes += [f"{title}, {key[2]}: {problem}"] if problem else []
     stays = sorted({str(name) for name in gains["without"].drop_nulls()})
     if stays:
-        notes.insert(0, f"Samples: what remains in its functions without it is subtracted from {' and '.join(stays)}.")
+        notes = [
+            f"Samples: what remains in its functions without it is subtracted from {' and '.join(stays)}.",
+            "Samples and instructions are of its own functions, without what calls them (in aioquic, Python).",
+            *notes,
+        ]
     if not counted:
         notes.append("Instructions are not measured; the experiment `instructions` counts them.")
     for name, campaign in (measured or {}).items():
