@@ -67,7 +67,8 @@ class Bench:
         callers = {role: one.callers for role, one in maps.items() if one.callers is not None}
         counts = callgrind.Counts(Instructions(), directory, callers)
         runs_it = counts.held("server", here, [])
-        place: dict[str, Any] = {"flavour": flavour, "runs_it": runs_it}
+        environment = dict(callgrind.ENVIRONMENT)
+        place: dict[str, Any] = {"flavour": flavour, "environment": environment, "runs_it": runs_it}
         server = self._loopback.serve(library, "--content", size, *options, **place)
         server.before_client = counts.held("client", here, [])
         code, connections = server.download(*options, "--bytes", size, "--timeout", "60")

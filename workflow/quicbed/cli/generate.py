@@ -539,8 +539,6 @@ def _unsupported(project: Project, library: Library) -> list[tuple[str, str]]:
         found.append(("pacing precision, by the release times of packets", supports.release_times))
     if isinstance(supports.aes_hardware_off, str):
         found.append(("AES without the instructions of the processor", supports.aes_hardware_off))
-    if isinstance(supports.counted, str):
-        found.append(("counts of instructions", supports.counted))
     if (reason := march.unsupported_reason(library)) is not None:
         found.append(("builds for an instruction set (`march`)", reason))
     return [(what, why.rstrip(".")) for what, why in found]

@@ -184,9 +184,6 @@ class Supports(Model):
         description="Connections of the client that begin at a rate, whatever becomes of those before (`--rate`): "
         "`true`, or the reason why they cannot.",
     )
-    counted: bool | str = Field(
-        True, description="Programs whose instructions Callgrind counts: `true`, or the reason why it cannot."
-    )
 
 
 class Notes(Model):
@@ -521,7 +518,6 @@ def external_library(root: Path, name: str, file: ExternalFile, table: algorithm
             gso=True in supports.gso if supports.gso else None,
             gso_paced=supports.gso_paced or _UNSTATED.format("sends batches by release time"),
             release_times="is an external endpoint, which is not asked for release times",
-            counted="instructions of an external endpoint's scripts would count too",
             gro=True in supports.gro if supports.gro else None,
         ),
         notes=Notes(noop="", initial="", header_protection="", io=""),

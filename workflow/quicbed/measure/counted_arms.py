@@ -6,7 +6,6 @@ a single byte, which has the start and the end of the programs and the handshake
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 import time
@@ -23,7 +22,6 @@ from quicbed.measure.concurrent_pair import ARMS, Arm
 from quicbed.measure.driver import Driver
 from quicbed.measure.progress import say
 from quicbed.measure.storing import read_run, stored
-from quicbed.plan import factors
 from quicbed.plan.spec import RunSpec
 from quicbed.store.paths import RUN_FILE
 from quicbed.store.record import Run
@@ -114,9 +112,7 @@ def count(
         good = {_key(run): run for run in kept if run.status == "ok"}
         missing = [key for key in wanted if key not in good]
         ends = (driver.testbed.client, driver.testbed.server)
-        libraries = [library for spec in specs.values() for library in spec.libraries.values()]
-        problems = itertools.chain(map(factors.counting_reason, libraries), map(callgrind.problem, ends))
-        if missing and (problem := next(filter(None, problems), None)) is not None:
+        if missing and (problem := next(filter(None, map(callgrind.problem, ends)), None)) is not None:
             return problem
         for number, key in enumerate(missing):
             block, arm, size = key

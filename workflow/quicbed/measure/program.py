@@ -9,7 +9,7 @@ from pathlib import Path
 
 from quicbed.builds.recipes import external
 from quicbed.config.model import Library, Project, Side
-from quicbed.measure import browser, certificates, fleet
+from quicbed.measure import browser, callgrind, certificates, fleet
 from quicbed.plan.cells import Endpoint
 from quicbed.plan.factors import UDP_OVERHEAD, congestion_control_of, io_of, pacing_of
 from quicbed.plan.spec import HOLD_S, RunSpec
@@ -201,6 +201,8 @@ class Program:
         traced = spec.traced and not spec.captured
         if self.role == "server" and traced and self.library.supports.release_times is True:
             found[RELEASE_TIMES] = str(self.output / RELEASES)
+        if spec.counted:
+            found |= callgrind.ENVIRONMENT
         off = self.library.supports.aes_hardware_off
         if spec.cell.variant.aes_hardware is False and not isinstance(off, str):
             found |= off

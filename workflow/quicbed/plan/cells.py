@@ -422,8 +422,8 @@ def _cell(
             reason = reason or f"{library.title}: an external endpoint makes one download a run"
         if experiment.paired:
             reason = reason or paired_reason(library)
-        if experiment.instructions:
-            reason = reason or factors.counting_reason(library)
+        if experiment.instructions and library.external is not None:
+            reason = reason or f"{library.title}: instructions of an external endpoint's scripts would count too"
         if variant.processors is not None and library.external is not None:
             reason = reason or f"{library.title}: an external endpoint is one program, whose script knows one port"
         named = build_of(project, name, variant, role)

@@ -82,11 +82,6 @@ def open_loop_reason(library: Library, variant: Variant) -> str | None:
     return None if variant.load is None or able is True else f"{library.title}: {able or 'has no --rate'}"
 
 
-def counting_reason(library: Library) -> str | None:
-    """Why the instructions of a library's endpoints cannot be counted, or None if they can."""
-    return _lack(library.title, library.supports.counted)
-
-
 Reasons = Iterator[str | bool | None]
 """Why a library cannot do what is asked of it, one after the other; null or false where it can."""
 
