@@ -22,11 +22,12 @@ func init() {
 	if os.Getenv("QUICBED_COUNTED") == "" {
 		return
 	}
-	const size = 256 << 10
-	low, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_32BIT)
-	if err != nil {
+	const size, asked = 256 << 10, 256 << 20
+	low, _, failed := unix.RawSyscall6(unix.SYS_MMAP, asked, size, unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS, ^uintptr(0), 0)
+	if failed != 0 {
 		return
 	}
-	stack := altStack{base: uintptr(unsafe.Pointer(&low[0])), size: size}
+	stack := altStack{base: low, size: size}
 	_, _, _ = unix.RawSyscall(unix.SYS_SIGALTSTACK, uintptr(unsafe.Pointer(&stack)), 0, 0)
 }
