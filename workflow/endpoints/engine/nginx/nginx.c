@@ -40,7 +40,10 @@
 #define STOP_MILLISECONDS 600
 #define REPEAT_MILLISECONDS 10
 
-/* After so many requests nginx closes a connection, unless told otherwise. */
+/*
+ * With so many requests nginx closes a connection, unless told otherwise. It is the client that is to close it: libcurl
+ * takes a close that it reads along with the end of the last object for a failure of that object.
+ */
 enum { KEEPALIVE_REQUESTS = 1000 };
 
 /* Fields of a line of the access log; a tab cannot occur in any of them. One before them marks the line as such. */
@@ -343,8 +346,8 @@ static void write_config(const struct options *options)
     /* nginx forgets that a request was early data once the handshake is complete, but not what it has once told of it. */
     if (options->visit == EARLY_DATA_VISIT)
         fprintf(config, "    ssl_early_data on;\n    add_header X-Early-Data $ssl_early_data;\n");
-    if (options->requests > KEEPALIVE_REQUESTS)
-        fprintf(config, "    keepalive_requests %" PRIu64 ";\n", options->requests);
+    if (options->requests >= KEEPALIVE_REQUESTS)
+        fprintf(config, "    keepalive_requests %" PRIu64 ";\n", options->requests + 1);
     write_path(config, "ssl_certificate", "--certificate", options->certificate);
     write_path(config, "ssl_certificate_key", "--private-key", options->private_key);
     if (library.quic)
