@@ -64,8 +64,7 @@ class Bench:
         directory.mkdir()
         here: Any = Here(directory)
         maps = {role: symbols.symbol_map(ROOT, library, role) for role in ROLES}
-        callers = {role: one.callers for role, one in maps.items() if one.callers is not None}
-        counts = callgrind.Counts(Instructions(), directory, callers)
+        counts = callgrind.Counts(Instructions(), directory, {role: one.callers for role, one in maps.items()})
         runs_it = counts.held("server", here, [])
         environment = dict(callgrind.ENVIRONMENT)
         place: dict[str, Any] = {"flavour": flavour, "environment": environment, "runs_it": runs_it}

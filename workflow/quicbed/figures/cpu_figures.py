@@ -181,7 +181,7 @@ def header_protection(
     if stays:
         notes = [
             f"Samples: what remains in its functions without it is subtracted from {' and '.join(stays)}.",
-            "Samples and instructions are of its own functions, without what calls them (in aioquic, Python).",
+            "Samples and instructions: functions of header protection, not what calls them (in aioquic, Python).",
             *notes,
         ]
     if not counted:

@@ -94,8 +94,10 @@ def flags(said: str) -> tuple[str, ...] | None:
 class Counts:
     """Callgrind around both endpoints of one run; what is kept goes to the run's directory."""
 
-    def __init__(self, settings: Instructions, directory: Path, callers: Mapping[str, int] | None = None) -> None:
-        """*callers*: how many are distinguished of a role at most."""
+    def __init__(
+        self, settings: Instructions, directory: Path, callers: Mapping[str, int | None] | None = None
+    ) -> None:
+        """*callers*: how many are distinguished of a role at most; None for as many as the settings say."""
         self.settings = settings
         self.directory = directory
         self._callers = callers or {}
@@ -113,7 +115,8 @@ class Counts:
 
     def callers(self, role: str) -> int:
         """How many callers of a function are distinguished."""
-        return min(self.settings.callers, self._callers.get(role, self.settings.callers))
+        most = self._callers.get(role)
+        return self.settings.callers if most is None else min(self.settings.callers, most)
 
     def attach(self, role: str, process: Process) -> None:
         """Nothing is left to do: the program counts from its beginning."""

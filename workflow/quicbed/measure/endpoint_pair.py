@@ -248,8 +248,7 @@ def _profile(project: Project, spec: RunSpec, directory: Path) -> Profile | None
     """What samples both programs of a run, or counts their instructions."""
     if isinstance(spec.profile, Instructions):
         maps = {role: symbols.symbol_map(project.root, spec.side(role).library, role) for role in spec.libraries}
-        callers: dict[str, int] = {role: one.callers for role, one in maps.items() if one.callers is not None}
-        return callgrind.Counts(spec.profile, directory, callers)
+        return callgrind.Counts(spec.profile, directory, {role: one.callers for role, one in maps.items()})
     return perf.Profile(spec.profile, directory) if spec.profile else None
 
 

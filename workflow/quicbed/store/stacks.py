@@ -45,7 +45,8 @@ def write_folded(file: Path, folded: Mapping[str, int]) -> None:
     """Write folded stacks, gzipped; equal stacks give equal bytes. PerfError if they are too many to be read again."""
     content = folded_bytes(folded)
     if len(content) > untrusted.MOST_BYTES:
-        raise PerfError(f"{len(folded)} stacks take {len(content) >> 20} MiB; distinguish fewer callers")
+        size = f"{len(folded)} stacks take {len(content) >> 20} MiB"
+        raise PerfError(f"{size}: distinguish fewer callers of instructions, or sample less often")
     durable.write_bytes(file, gzip.compress(content, mtime=0))
 
 
