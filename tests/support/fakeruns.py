@@ -296,6 +296,21 @@ def write_campaign(raw: Path, experiment: str, **options: Any) -> list[dict[str,
     return runs
 
 
+def write_external(raw: Path, library: str, campaign_id: str, day: int, scale: str = "quick", **facts: str) -> None:
+    """A campaign of an external endpoint alone, that many days after others; *facts* are of its host."""
+    start = START + timedelta(days=day)
+    end = {"library": library, "external": True}
+    cells = []
+    for run in campaign("aead-goodput", libraries=("quinn",), campaign_id=campaign_id, scale=scale, start=start):
+        cell = run["cell"] | {"id": f"{library[0]}{run['cell']['id'][1:]}"}
+        if cell["baseline"] is not None:
+            cell["baseline"] = f"{library[0]}{cell['baseline'][1:]}"
+        ends = {role: run[role] | end for role in ("client", "server")}
+        cells.append(run | ends | {"cell": cell, "testbed": run["testbed"] | facts})
+        write_run(raw, cells[-1])
+    write_session(raw, "aead-goodput", plan(cells), start, campaign_id)
+
+
 def write_captured(raw: Path, name: str, **changes: Any) -> Path:
     """The proof of a series of handshakes that a capture in tests/data/handshakes would be; returns its directory."""
     cell = {"id": "0000000f", "slug": name, "arm": "proof", "label": name, "baseline": None}

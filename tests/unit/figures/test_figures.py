@@ -189,6 +189,18 @@ def test_a_figure_shows_one_host_and_names_it(tmp_path: Path, fact: str) -> None
     assert figure.figure.layout.meta["caption"].endswith(host)
 
 
+def test_the_host_of_an_external_endpoint_is_named_with_it(tmp_path: Path) -> None:
+    fakeruns.write_campaign(tmp_path, "aead-goodput")
+    fakeruns.write_external(tmp_path, "lsquic", "bbbb", day=1, cpu_model="Another CPU")
+    campaign = runs.select_campaign(runs.table(tmp_path), "aead-goodput")
+    for table in (campaign, comparison.figure_table(campaign)):
+        first, second = sorted(layout.measured_on([table]), reverse=True)
+        assert first.startswith("Measured on Example CPU, ")
+        assert "lsquic" not in first
+        assert second.startswith("Measured on Another CPU, ")
+        assert second.endswith("; lsquic).")
+
+
 def test_hosts_beside_each_other_are_all_named(tmp_path: Path) -> None:
     tables = []
     for testbed, processor in (("lab", "A" * 120), ("other", "<B>"), ("third", "<B>")):

@@ -335,6 +335,16 @@ def test_stacks_are_packed_without_gzip_and_read_as_they_were(project: Project) 
     assert read[inside[1]] == b"no gzip"
 
 
+def test_a_campaign_of_an_external_endpoint_alone_goes_beside_that_of_the_others(project: Project) -> None:
+    fakeruns.write_campaign(project.raw, "aead-goodput", blocks=1)
+    (first,) = reference.pack(project, ["aead-goodput"])
+    fakeruns.write_external(project.raw, "lsquic", "bbbb", day=1)
+    (second,) = reference.pack(project, ["aead-goodput"])
+    assert [first.name, second.name] == ["aead-goodput.tar.xz", "aead-goodput-lsquic.tar.xz"]
+    shipped = runs.select_campaign(runs.table(project.raw / "reference"), "aead-goodput")
+    assert {"lsquic", "quinn"} < set(shipped["client_library"])
+
+
 def test_tables_and_figures_are_those_of_what_was_measured(project: Project) -> None:
     measure(project, DOWNLOADS)
     reference.pack(project, ["mtu"])

@@ -249,6 +249,41 @@ def test_the_newest_campaign_is_chosen_and_never_mixed(raw: Path) -> None:
     assert runs.select_campaign(table, "header-protection").is_empty()
 
 
+def chosen(raw: Path, **named: str) -> set[tuple[str, str]]:
+    campaign = runs.select_campaign(runs.table(raw), "aead-goodput", **named)
+    return set(campaign.select("campaign", "client_library").rows())
+
+
+@pytest.mark.parametrize("day", [-1, 1], ids=["before", "after"])
+def test_an_external_endpoint_that_a_campaign_lacks_is_taken_from_its_own(raw: Path, day: int) -> None:
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=2, campaign_id="aaaa")
+    fakeruns.write_external(raw, "lsquic", "cccc", day)
+    fakeruns.write_external(raw, "lsquic", "bbbb", day - 2)  # an earlier one
+    fakeruns.write_external(raw, "xquic", "dddd", day, scale="paper" if day < 0 else "quick")
+    own = {("aaaa", name) for name in ("quiche", "quinn", "tcp-tls")}
+    alike = {("dddd", "xquic")} if day > 0 else set()
+    assert chosen(raw) == own | {("cccc", "lsquic")} | alike
+    assert chosen(raw, campaign="cccc") == {("cccc", "lsquic")}
+    # those of the project's own libraries come first
+    table = runs.select_campaign(runs.table(raw), "aead-goodput")
+    assert table["campaign"][0] == "aaaa"
+    ratios = comparison.figure_table(table).filter(pl.col("client_library") == "lsquic")
+    assert ratios["ratio"].count() == 3  # two ciphers and A/A
+
+
+def test_an_external_endpoint_that_a_campaign_has_is_not_taken_from_another(raw: Path) -> None:
+    fakeruns.write_campaign(raw, "aead-goodput", blocks=2, campaign_id="aaaa")
+    fakeruns.write_external(raw, "lsquic", "aaaa", 0)
+    fakeruns.write_external(raw, "lsquic", "bbbb", 1)
+    assert ("aaaa", "lsquic") in chosen(raw)
+    assert "bbbb" not in dict(chosen(raw))
+
+
+def test_an_external_endpoint_alone_is_a_campaign(raw: Path) -> None:
+    fakeruns.write_external(raw, "lsquic", "bbbb", 0)
+    assert chosen(raw) == {("bbbb", "lsquic")}
+
+
 @pytest.mark.parametrize("fact", FACTS)
 def test_one_campaign_on_two_hosts_is_not_mixed(raw: Path, fact: str) -> None:
     for block, told in enumerate(("one", "two")):

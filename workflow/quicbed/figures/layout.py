@@ -147,9 +147,18 @@ def in_place(
 
 
 def measured_on(measured: Sequence[pl.DataFrame]) -> list[str]:
-    """A line of text for every host that measured the runs of campaigns, or the cells of their tables."""
+    """A line of text for every host that measured the runs of campaigns, or the cells of their tables.
+
+    Of one campaign only external endpoints may be from another host than most runs; its line names them.
+    """
     found: dict[tuple[str | None, ...], dict[str, None]] = {}
+    others: dict[str, str] = {}
     for campaign in measured:
+        name = next((name for name in ("client_library", "library") if name in campaign.columns), None)
+        if name is not None and len(campaign):
+            most = campaign["host"].value_counts().sort("count", "host", descending=[True, False])["host"][0]
+            theirs = campaign.filter(pl.col("host") != most).group_by("host").agg(pl.col(name).unique())
+            others |= {host: f"; {', '.join(sorted(names))}" for host, names in theirs.rows()}
         for testbed, *who in (
             campaign.select("testbed", "cpu_model", "kernel", "host").unique(maintain_order=True).rows()
         ):
@@ -158,7 +167,7 @@ def measured_on(measured: Sequence[pl.DataFrame]) -> list[str]:
     for (processor, kernel, host), testbeds in found.items():
         place = f"testbed {', '.join(testbeds)}, " if len(found) > 1 else ""
         named = f"{processor or 'unknown processor'}, kernel {kernel or 'unknown'}"
-        lines.append(f"Measured on {named} ({place}host {host}).")
+        lines.append(f"Measured on {named} ({place}host {host}{others.get(host or '', '')}).")
     return lines
 
 

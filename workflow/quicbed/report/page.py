@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
@@ -336,6 +336,7 @@ class _Site:
         else:
             sheet = latency_summary(cells, titles) if metric == "ttfb_ms" else summary(cells, titles)
         first = campaign.row(0, named=True)
+        shown = list(campaign["campaign"].unique(maintain_order=True))
         wide = cost_figures.undecided(self.campaigns, self.project.experiments if self.project else {}, name)
         self.undecided = pl.concat([self.undecided, wide])
         return found | {
@@ -343,7 +344,7 @@ class _Site:
             "undecided": {"sheet": sheets.undecided(wide, titles), "told": findings.undecided(wide, titles)}
             if len(wide)
             else None,
-            "printed": self._printed(name, first["campaign"], titles),
+            "printed": self._printed(name, shown, titles),
             "floors": cells.filter((pl.col("arm") == "aa") & pl.col("ratio").is_not_null()).to_dicts(),
             "campaign": first["campaign"],
             "runs": self.table.filter(pl.col("campaign") == first["campaign"]).height,
@@ -352,18 +353,30 @@ class _Site:
                 "seeds": sorted(set(campaign["seed"].drop_nulls())),
                 "superseded": len(comparison.superseded(campaign)),
                 "study": self._study(first["study"]),
-                "others": self._others(name, known.filter(pl.col("arm").is_in(ARMS)), first["campaign"]),
+                "external": [
+                    {
+                        "campaign": one,
+                        "libraries": sorted({titles.get(name, name) for name in part["client_library"]}),
+                        "runs": self.table.filter(pl.col("campaign") == one).height,
+                    }
+                    for one in shown[1:]
+                    for part in [campaign.filter((pl.col("campaign") == one) & pl.col("client_external"))]
+                ],
+                "others": self._others(name, known.filter(pl.col("arm").is_in(ARMS)), shown),
             },
         }
 
     def _study(self, digest: str | None) -> str | None:
         return self.project.study_of(digest) if self.project else digest
 
-    def _others(self, experiment: str, known: pl.DataFrame, shown: str) -> list[dict[str, Any]]:
+    def _others(self, experiment: str, known: pl.DataFrame, shown: Collection[str]) -> list[dict[str, Any]]:
         """Campaigns of an experiment that are not shown: their study, and why they are left out."""
         left_out = self.project.left_out if self.project else {}
         others = (
-            known.filter(pl.col("campaign") != shown).select("campaign", "study", "scale").unique().sort("campaign")
+            known.filter(~pl.col("campaign").is_in(list(shown)))
+            .select("campaign", "study", "scale")
+            .unique()
+            .sort("campaign")
         )
         return [
             {
@@ -384,13 +397,13 @@ class _Site:
     def _titles(self) -> dict[str, str]:
         return comparison.titles(self.project.libraries if self.project else {}, self.table)
 
-    def _printed(self, name: str, campaign: str, titles: Mapping[str, str]) -> Printed | None:
+    def _printed(self, name: str, shown: Collection[str], titles: Mapping[str, str]) -> Printed | None:
         """The table of the paper that an experiment repeats, of the numbers that a notebook has left."""
         file = self.artifacts / "tables" / f"{name}.parquet"
         if name not in _PRINTED or not file.is_file():
             return None
         cells = pl.read_parquet(file)
-        if "campaign" not in cells.columns or set(cells["campaign"]) != {campaign}:
+        if "campaign" not in cells.columns or set(cells["campaign"]) != set(shown):
             return None
         return _PRINTED[name](cells, titles)
 

@@ -59,6 +59,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
     without gzip (`quicbed.store.stacks`). Stacks of counted instructions have a hundred times as many lines:
     they are reduced to the functions that decide on categories, and what they were is listed as left out.
     Most captures are left out, see `_packed_captures`, and so are the event files of some runs, see `_summed_up`.
+    A campaign of external endpoints alone goes into an archive that has their names too, beside that of the others.
     """
     archives = []
     chosen = [(name, _chosen(project, name)) for name in experiments]
@@ -73,7 +74,8 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
         ]
         kept = _packed_captures(name, (file for file in files if file.name == CAPTURE))
         left_out = []
-        target = project.root / "raw" / "reference" / f"{name}.tar.xz"
+        called = "-".join([name, *_only_external(campaign)])
+        target = project.root / "raw" / "reference" / f"{called}.tar.xz"
         with tarball.write(target) as archive:
             for file in sorted(files, key=lambda file: (file.name, file)):
                 inside, content = file.relative_to(project.raw).as_posix(), file.read_bytes()
@@ -90,7 +92,7 @@ def pack(project: Project, experiments: Sequence[str]) -> list[Path]:
                     archive.file(inside, content)
             if left_out:
                 archive.file(LEFT_OUT, (json.dumps({"left_out": left_out}, indent=1) + "\n").encode())
-        target.with_name(f"{name}.tar.gz").unlink(missing_ok=True)  # of an earlier version, in place of which this is
+        target.with_name(f"{called}.tar.gz").unlink(missing_ok=True)  # of an earlier version, in place of which this is
         archives.append(target)
     return archives
 
@@ -178,6 +180,18 @@ def _committed(name: str, campaign: Path) -> None:
                 f"{file}: measured by changed files that are in no commit (revision {revision}); commit them, move "
                 f"{campaign} away and run `quicbed measure {name}`"
             )
+
+
+def _only_external(campaign: Path) -> list[str]:
+    """The external endpoints of a campaign of which every run has one; else none."""
+    found = set()
+    for file in campaign.glob(f"b[0-9]*/**/{RUN_FILE}"):
+        run = Run.read(file)
+        external = {end.library for end in (run.client, run.server) if end.external}
+        if not external:
+            return []
+        found |= external
+    return sorted(found)
 
 
 def _proofs(campaign: Path) -> list[Path]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter, itemgetter
 from pathlib import Path, PurePosixPath
@@ -477,8 +477,12 @@ def select_campaign(
     without records of sessions its newest run counts. Arm, label and baseline of a cell are those
     of the newest session's plan, which may have changed since the run.
 
-    A figure shows one campaign; runs of two campaigns, hosts, studies or sources are never mixed. Empty
-    when there are no runs, or none of a cell that is still planned. Warm-up runs are left out.
+    A figure shows one campaign; runs of two campaigns, hosts, studies or sources are not mixed, with one exception. An
+    external endpoint is measured where its folder is: what the campaign lacks of it is from the newest campaign of
+    external endpoints alone, on a testbed of the same name and at the same scale. These runs come last. They share no
+    cell, baseline or A/A arm with the others.
+
+    Empty when there are no runs, or none of a cell that is still planned. Warm-up runs are left out.
     """
     runs = table.filter((pl.col("experiment") == experiment) & pl.col("arm").is_in(ARMS))
     if testbed is not None:
@@ -489,18 +493,49 @@ def select_campaign(
     measured = runs.filter(pl.col("block").is_not_null())
     if measured.is_empty():
         return measured
-    newest = (
+    campaigns = (
         measured.group_by(identity)
-        .agg(pl.col("session_started_at").max(), pl.col("started_at").max())
+        .agg(pl.col("session_started_at").max(), pl.col("started_at").max(), external=_EXTERNAL.all())
         .with_columns(_newest=pl.coalesce("session_started_at", "started_at"))
         .sort(["_newest", "started_at", *identity], nulls_last=[False, False, *[True] * len(identity)])
-        .tail(1)
     )
-    chosen = runs.join(newest.select(identity), on=identity, how="semi", nulls_equal=True)
-    if chosen.filter(pl.col("block").is_not_null() & pl.col("planned").fill_null(True)).is_empty():
-        return chosen.clear()
+    alike = campaigns.join(
+        campaigns.tail(1), on=["testbed", "scale"], how="semi", nulls_equal=True, maintain_order="left"
+    )
+    # first that of the project's own libraries, then those of external endpoints alone, from the newest on
+    order = pl.concat([alike.filter(~pl.col("external")).tail(1), alike.filter("external").reverse()])
+    parts: list[pl.DataFrame] = []
+    taken: set[str] = set()
+    for one in order.select(identity).iter_slices(1):
+        part = _as_planned(runs.join(one, on=identity, how="semi", nulls_equal=True))
+        if parts:
+            part = part.filter(_has_external(set(_externals(part)) - taken))
+        taken |= set(_externals(part))
+        parts.append(part)
+    return pl.concat(parts)
+
+
+_EXTERNAL = pl.any_horizontal(f"{role}_external" for role in ROLES).fill_null(value=False)
+
+
+def _externals(table: pl.DataFrame) -> list[str]:
+    """The libraries of runs that are external endpoints."""
+    return [name for role in ROLES for name in table.filter(pl.col(f"{role}_external"))[f"{role}_library"].unique()]
+
+
+def _has_external(libraries: Collection[str]) -> pl.Expr:
+    """Whether an end of a run is one of these external endpoints."""
+    return pl.any_horizontal(
+        pl.col(f"{role}_external") & pl.col(f"{role}_library").is_in(list(libraries)) for role in ROLES
+    )
+
+
+def _as_planned(campaign: pl.DataFrame) -> pl.DataFrame:
+    """A campaign with the arms, labels and baselines of its newest session; empty if no planned cell was measured."""
+    if campaign.filter(pl.col("block").is_not_null() & pl.col("planned").fill_null(True)).is_empty():
+        return campaign.clear()
     # a session that plans a cell as something else than it was measured as is not believed
     planned = pl.col("planned") & pl.col("planned_arm").is_in(ARMS)
-    return chosen.with_columns(
+    return campaign.with_columns(
         pl.when(planned).then(f"planned_{name}").otherwise(name).alias(name) for name in ("arm", "label", "baseline")
     ).sort(SORT, nulls_last=True)
