@@ -345,10 +345,15 @@ def _compared(experiment: Experiment, pair: Pair) -> list[tuple[Variant, Variant
 
 
 def _primitives(planned: _Planned, library: str) -> list[Cell]:
-    """One cell for every build of a library: its primitives of all algorithms of the experiment."""
+    """One cell for every build of a library: its primitives of all algorithms of the experiment.
+
+    None of an external endpoint, whose scripts time no primitives.
+    """
     project, experiment, builds = planned.project, planned.experiment, planned.builds
     described = project.libraries[library]
-    cells = []
+    cells: list[Cell] = []
+    if described.external is not None:
+        return cells
     for named in dict.fromkeys(build_of(project, library, variant, "client") for variant in experiment.variants):
         if (library, named) not in builds:
             continue
