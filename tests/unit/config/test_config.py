@@ -15,6 +15,7 @@ from clone import ROOT, copy_config
 from quicbed.analysis import published
 from quicbed.cli.generate import library_page
 from quicbed.config.model import MOST_LEVELS, ConfigError, Project, read_yaml
+from quicbed.plan.arms import PRIMITIVES
 from quicbed.plan.built import Build
 from quicbed.plan.cells import builds_needed, campaign_of, cells_of
 from quicbed.plan.factors import noenc_reason
@@ -299,6 +300,11 @@ def test_external_endpoints_are_measured_for_what_their_folders_state(root: Path
     assert {reason for reason in table.values() if reason} == {"external: its quicbed.yaml does not list bike-l1"}
     assert len(table) == len(project.experiments["table2-kem"].variants)
     assert ("external", "noop") in builds_needed(project, ["aead-goodput"])
+    # but no primitives, which its scripts cannot time
+    both = ("external", "quinn")
+    built = {(one, "pq"): Build(build=f"{one}-1", library=one, flavour="pq", version="1") for one in both}
+    timed = cells_of(project, "table2-kem", "c", built)
+    assert {cell.client.library for cell in timed if cell.arm == PRIMITIVES} == {"quinn"}
     (aes, *_) = (c for c in cells_of(project, "aead-goodput", "c", {}) if c.client.library == "external")
     assert aes.client.as_dict()["times"] is True
 
